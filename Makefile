@@ -1,0 +1,31 @@
+# Two commands on a fresh clone: `make demo` and `make test`. Both set up .venv first, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check bench clean
+.DEFAULT_GOAL := test
+
+# Constraints pin torch to the CPU build the project is tested with.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.ready
+	$(BIN)/python examples/digits.py
+
+check: $(VENV)/.ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright --level error
+
+test: check
+	$(BIN)/pytest
+
+bench: $(VENV)/.ready
+	$(BIN)/python benchmarks/quantizer.py
+	$(BIN)/python benchmarks/step.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
