@@ -51,8 +51,8 @@ Shape = tuple[int, int, int]  # (channel, row, column)
 Pair = tuple[int, int]  # (rows, columns)
 Images = TypeVar("Images", np.ndarray, Tensor)
 
-# The outermost thresholds: every sum passes ALWAYS, none passes NEVER, so a channel whose scale is zero can be
-# written as a constant. Sums therefore stay strictly between them.
+# The outermost thresholds: every sum passes ALWAYS, none passes NEVER, so a channel whose scale is
+# zero can be written as a constant. Sums therefore stay strictly between them.
 ALWAYS, NEVER = -(2**31 - 1), 2**31 - 1
 
 
@@ -266,7 +266,7 @@ class Conv(_Unary):
         out, channels, rows, columns = self.shape
         if x.shape[0] != channels * self.groups:
             raise ValueError(
-                f"{self.name}: weights for {channels} * {self.groups} channels, {self.source} has {x.shape[0]}"
+                f"{self.name}: weights for {channels * self.groups} channels, {self.source} has {x.shape[0]}"
             )
         space = _window(self.name, x, (rows, columns), self.stride, self.padding, self.dilation)
         return _sum_value(self.name, x, (out, *space), self.weight)
@@ -728,7 +728,7 @@ def _checked(name: str, value: Value) -> Value:
     """Refuse integers that could leave int32; an exact test, so nothing that fits is refused."""
     if value.low <= ALWAYS or value.high >= NEVER:
         raise ValueError(
-            f"{name}: its sums reach {value.low}..{value.high}, beyond int32: use fewer inputs or smaller levels"
+            f"{name}: its sums reach {value.low}..{value.high}, beyond int32: fewer inputs or smaller levels fit"
         )
     return value
 
