@@ -100,9 +100,7 @@ def convolutions(draw):
     return (channels, *space), (outs, channels // groups, *window), arguments
 
 
-QUICK = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 @QUICK
@@ -311,9 +309,7 @@ def test_float_layers_around_a_quantized_branch():
     )
     images = images_for(net, rng, 3)
     for level in levels():
-        np.testing.assert_allclose(
-            engines.compile(net, kernels=level)(images), net.run(images), rtol=2e-7, atol=1e-7
-        )
+        np.testing.assert_allclose(engines.compile(net, kernels=level)(images), net.run(images), rtol=2e-7, atol=1e-7)
 
 
 def test_quantized_weights_on_floats_and_float_weights_on_integers():

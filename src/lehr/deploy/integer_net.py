@@ -345,8 +345,11 @@ class SumPool(_Pool):
     @override
     def infer(self, *inputs: Value) -> Value:
         (x,) = inputs
-        ones = np.ones((1, math.prod(self.kernel)), np.int8)
-        return _sum_value(self.name, x, self._space(x), Weights(ones - 1, (1,)))
+        if x.kind == "float":
+            return Value(self._space(x), "float")
+        count = math.prod(self.kernel)
+        value = Value(self._space(x), "integer", count * min(0, x.low), count * max(0, x.high))
+        return _checked(self.name, value)
 
     @override
     def run(self, *inputs: Tensor) -> Tensor:
