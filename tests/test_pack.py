@@ -9,6 +9,7 @@ import math
 import os
 import resource
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -220,7 +221,7 @@ HOSTILE = {
     "codes of another kind": (tensor("1.weight", np.zeros(2, np.int8)), "take 2 bytes, found int8"),
     "codes without levels": (setting("operations", 1, "weight", value=None), "packed codes without their levels"),
     "a tensor too many": (tensor("1.bias", np.zeros(1, np.int8)), "tensor of no operation: '1.bias'"),
-    "a kind too many": (tensor("1.weight", np.zeros(2, np.float64)), "1.weight of F64"),
+    "a kind too many": (tensor("1.weight", np.zeros(2, np.float64)), "'1.weight' is of F64"),
     "no tensor": (edited(lambda _, tensors: tensors.pop("2.thresholds")), "operation 2, thresholds: missing"),
     "thresholds that fall": (tensor("2.thresholds", np.array([[3, 1], [0, 0]], np.int8)), "ascend"),
     "not a number in a table": (tensor("5.scale", np.array([np.nan, 0], np.float32)), "finite"),
@@ -271,10 +272,9 @@ def test_a_file_that_is_not_there_or_a_folder_is_an_os_error(tmp_path):
         load(tmp_path)
 
 
-def test_ten_thousand_mutated_files_do_no_harm(tmp_path):
+def test_ten_thousand_mutated_files_do_no_harm(monkeypatch):
     """Each is a network or a BadFile; none takes more memory than a small multiple of its size."""
     random = np.random.default_rng(0)
-    path = tmp_path / "mutated.lehr"
     (length,) = struct.unpack("<Q", WHOLE[:8])
     interesting = [b"0", b"9" * 12, b"-", b"1e400", b"[", b"]", b"{", b'"', b"null", b"true", b"\xff", b"\0", b"NaN"]
     refused = 0
@@ -298,9 +298,9 @@ def test_ten_thousand_mutated_files_do_no_harm(tmp_path):
                     data[digit] = ord(str(random.integers(0, 10)))
         if random.random() < 0.5:  # most mutations would only break the header's length
             data[:8] = struct.pack("<Q", max(0, length + len(data) - len(WHOLE)))
-        path.write_bytes(data)
+        monkeypatch.setattr(Path, "read_bytes", lambda _, data=bytes(data): data)  # a disk would take most of the time
         try:
-            load(path)
+            load("mutated.lehr")
         except BadFile:
             refused += 1
     assert 5_000 < refused < 10_000, "the mutations reach beyond the header, and some are harmless"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save as to_bytes
 
 from lehr.deploy.integer_net import (
@@ -47,7 +47,7 @@ VERSION = 1
 OPERATIONS: dict[str, type[Operation]] = {
     kind.__name__: kind for kind in (Table, Conv, Linear, MaxPool, SumPool, Threshold, Add, Flatten, Affine, Clip)
 }
-_ARRAY_DTYPES = {"I8", "I16", "I32", "F32"}
+_DTYPES = {"U8": "u1", "I8": "<i1", "I16": "<i2", "I32": "<i4", "F32": "<f4"}
 # No size of an honest network comes near it, and no product of two of them leaves 64 bits.
 _LARGEST = 2**31 - 1
 
@@ -77,23 +77,11 @@ def save(net: IntegerNet, path: str | Path) -> None:
 
 def load(path: str | Path) -> IntegerNet:
     """The network in a packed file. BadFile says what is wrong with a file that holds none."""
-    path = Path(path)
-    with path.open("rb"):  # a folder, or a file one may not read, is told apart here
-        pass
+    data = Path(path).read_bytes()
     try:
-        with safe_open(path, framework="numpy") as file:
-            description = _parsed((file.metadata() or {}).get("lehr"))
-            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 - no mapping
-            allowed = _ARRAY_DTYPES | {"U8"}
-            wrong = [f"{name} of {kind}" for name, kind in kinds.items() if kind not in allowed]
-            if wrong:
-                raise BadFile(f"it holds {wrong[0]}; its tensors are of {', '.join(sorted(allowed))}")
-            tensors = {name: file.get_tensor(name) for name in kinds}
-        return _network(description, tensors)
+        return _unpacked(data)
     except BadFile as error:
         raise BadFile(f"{path}: {error}") from None
-    except SafetensorError as error:
-        raise BadFile(f"{path}: no packed network, or not all of it: {error}") from error
     except (ValueError, TypeError, OverflowError) as error:  # what IntegerNet and its operations refuse
         raise BadFile(f"{path}: no network: {error}") from error
 
@@ -163,6 +151,21 @@ def _packed(net: IntegerNet) -> bytes:
         "operations": operations,
     }
     return to_bytes(tensors, {"lehr": json.dumps(description, separators=(",", ":"), allow_nan=False)})
+
+
+def _unpacked(data: bytes) -> IntegerNet:
+    try:
+        entries = deserialize(data)
+    except SafetensorError as error:
+        raise BadFile(f"no packed network, or not all of it: {error}") from error
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])  # deserialize has checked it
+    description = _parsed((header.get("__metadata__") or {}).get("lehr"))
+    tensors = {}
+    for name, entry in entries:
+        if entry["dtype"] not in _DTYPES:
+            raise BadFile(f"{_shown(name)} is of {entry['dtype']}; tensors here are of {', '.join(_DTYPES)}")
+        tensors[name] = np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    return _network(description, tensors)
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:
