@@ -6,8 +6,8 @@ network starts with.
 
 >>> import torch
 >>> pixels = Input(mean=(0.5,), std=(0.25,), bits=8)
->>> pixels(torch.tensor([[[[0, 128, 255]]]], dtype=torch.uint8))
-tensor([[[[-2.0000,  0.0157,  2.0000]]]])
+>>> pixels(torch.tensor([[[[0, 130, 255]]]], dtype=torch.uint8))
+tensor([[[[-2.0000,  0.0315,  2.0000]]]])
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -35,7 +36,7 @@ class MLP(nn.Module):
         self.input = Input(mean, std, input_bits)
         sizes = [math.prod(shape), *(max(1, round(features * width)) for features in hidden)]
         layers: list[nn.Module] = [nn.Flatten()]
-        for before, after in zip(sizes, sizes[1:], strict=False):
+        for before, after in itertools.pairwise(sizes):
             layers += [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.ReLU()]
         layers += [nn.Linear(sizes[-1], classes, bias=False), nn.BatchNorm1d(classes)]
         self.layers = nn.Sequential(*layers)
