@@ -5,6 +5,7 @@ one is given for ever. The `Site` records what it was asked, with the headers.
 """
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ class Answer:
     etag: str | None = None
     says_length: bool = True
     wrong_range: bool = False  # answers a range with another one
+    stall: float = 0.0  # seconds of silence before the connection ends
 
 
 @dataclass
@@ -68,6 +70,7 @@ def serve(answers: Mapping[str, Answer | list[Answer]]) -> Iterator[Site]:
                 self.send_header("ETag", answer.etag)
             self.end_headers()
             self.wfile.write(body if answer.cut is None else body[: max(answer.cut - start, 0)])
+            time.sleep(answer.stall)
 
         def log_message(self, format: str, *args: object) -> None:
             pass

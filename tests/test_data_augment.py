@@ -3,6 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from lehr.data import CropFlip
@@ -87,6 +88,12 @@ def test_other_memory_layouts_give_the_same_images():
     images = pixels(8, 3, 16, 16)
     last = images.contiguous(memory_format=torch.channels_last)
     assert torch.equal(CropFlip()(last, generator()), CropFlip()(images, generator()))
+
+
+def test_nothing_depends_on_what_the_images_show():
+    with FakeTensorMode():  # has no values: whatever waits for one raises
+        images = torch.empty(8, 3, 16, 16, dtype=torch.uint8)
+        assert CropFlip()(images, generator()).shape == images.shape
 
 
 def test_negative_padding_is_refused():

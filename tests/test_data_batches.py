@@ -1,4 +1,5 @@
 import itertools
+from pathlib import Path
 
 import lightning
 import pytest
@@ -151,34 +152,53 @@ def test_torchs_own_random_state_is_neither_used_nor_moved():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+class Listener(lightning.LightningModule):
+    """Trains nothing, keeps what it is given, and after `stop` batches saves a checkpoint and dies."""
+
+    def __init__(self, stop: int | None = None, checkpoint: Path = Path()):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.seen, self.stop, self.checkpoint = [], stop, checkpoint
+
+    def training_step(self, batch, index):
+        self.seen.append(batch)
+        return self.weight * 0
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        if len(self.seen) == self.stop:
+            self.trainer.save_checkpoint(self.checkpoint)
+            raise InterruptedError
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_for_three_epochs(self, batches: Batches, resume: Path | None = None) -> None:
+        trainer = lightning.Trainer(
+            max_epochs=3,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(self, batches, ckpt_path=resume, weights_only=resume is not None)
+
+
 @pytest.mark.filterwarnings("ignore")  # Lightning's own, of parts of torch it still uses
-def test_lightning_trains_on_it_and_sees_every_epoch_anew(tmp_path):
-    class Listener(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(()))
-            self.seen = []
-
-        def training_step(self, batch, index):
-            self.seen.append(batch)
-            return self.weight * 0
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    listener = Listener()
-    trainer = lightning.Trainer(
-        max_epochs=3,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
-    trainer.fit(listener, training())
-    expected = training()
+def test_lightning_trains_on_it_and_sees_every_epoch_anew():
+    listener, expected = Listener(), training()
+    listener.train_for_three_epochs(training())
     assert same(listener.seen, [*expected, *expected, *expected])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("stop", [3, 7, 13])
+def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path, stop):
+    expected, before, after = training(), Listener(stop, tmp_path / "checkpoint"), Listener()
+    with pytest.raises(InterruptedError):
+        before.train_for_three_epochs(training())
+    after.train_for_three_epochs(training(), resume=tmp_path / "checkpoint")
+    assert same(before.seen + after.seen, [*expected, *expected, *expected])
 
 
 @pytest.mark.parametrize(

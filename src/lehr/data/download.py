@@ -6,6 +6,7 @@ archive exactly the named members are unpacked, each the same way. A file that i
 checksum is not fetched again, so a user without network can put it there.
 """
 
+import gzip
 import hashlib
 import http.client
 import os
@@ -105,7 +106,7 @@ def unpack(archive: Path, members: tuple[str, ...], root: Path) -> None:
                     _settle(file)
                 _publish(part, target)
                 missing.remove(entry.name)
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{archive}: expected a whole tar archive, found a damaged one: {error}") from error
     if missing:
         raise DataError(f"{archive}: expected {', '.join(sorted(missing))} in it, found no such member")
