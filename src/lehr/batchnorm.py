@@ -1,7 +1,7 @@
 """BatchNorm statistics without the noise.
 
-While noise is annealed, BatchNorm gathers its running mean and variance under it, but validation and deployment run without.
-`reestimate_` gathers them anew from some batches, with every quantizer as hard as it is deployed.
+While noise is annealed, BatchNorm gathers its running mean and variance under it, but validation and deployment run
+without. `reestimate_` gathers them anew from some batches, with every quantizer as hard as it is deployed.
 """
 
 from __future__ import annotations

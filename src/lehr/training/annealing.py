@@ -1,6 +1,6 @@
 """Noise annealing as a Lightning callback, for lehr's own engine and for a user's Lightning script.
 
-    trainer = lightning.Trainer(callbacks=[NoiseAnnealing(all_at_once(1, duration=20)[0])], max_epochs=25)
+trainer = lightning.Trainer(callbacks=[NoiseAnnealing(all_at_once(1, duration=20)[0])], max_epochs=25)
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class NoiseAnnealing(L.Callback):
         if self.annealer is not None:
             self.annealer.seek(trainer.current_epoch)
 
-    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """The noise of this batch."""
         if self.annealer is not None and self.per == "batch":
             self.annealer.seek(trainer.current_epoch + batch_idx / self.annealer.steps_per_epoch)

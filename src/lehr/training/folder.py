@@ -1,7 +1,7 @@
 """A run is a folder: recipe.yaml, run.json, metrics.csv, checkpoints/, results.json; and it can always go on.
 
-Nothing here is ever half-written under its final name: files are written beside it, synced and renamed. A checkpoint that
-was damaged later, or by a dying disk, is found out when it is read, and the one before it is taken.
+Nothing here is ever half-written under its final name: files are written beside it, synced and renamed. A checkpoint
+that was damaged later, or by a dying disk, is found out when it is read, and the one before it is taken.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class RunFolder:
         """A new folder; one that holds a run already is refused."""
         folder = cls(path)
         if folder.recipe.exists():
-            raise RunError(f"{path} holds a run already: continue it with `lehr train --resume {path}`, or name another")
+            raise RunError(
+                f"{path} holds a run already: continue it with `lehr train --resume {path}`, or name another"
+            )
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -58,9 +58,7 @@ class Model:
         if not 0 < self.width < math.inf:
             raise ValueError(f"width must be positive, got {self.width}")
 
-    def build(
-        self, shape: tuple[int, ...], classes: int, mean: tuple[float, ...], std: tuple[float, ...]
-    ) -> nn.Module:
+    def build(self, shape: tuple[int, ...], classes: int, mean: tuple[float, ...], std: tuple[float, ...]) -> nn.Module:
         """The network in full precision, for images of this shape and normalisation."""
         channels, height, columns = shape
         common = {"classes": classes, "width": self.width, "mean": mean, "std": std, "input_bits": self.input_bits}
@@ -160,7 +158,9 @@ class Schedule:
         if self.name == "cosine":
             return _cosine(progress, 1, self.final)
         if self.name == "one-cycle":
-            return _cosine(progress / 0.3, 0.04, 1) if progress < 0.3 else _cosine((progress - 0.3) / 0.7, 1, self.final)
+            return (
+                _cosine(progress / 0.3, 0.04, 1) if progress < 0.3 else _cosine((progress - 0.3) / 0.7, 1, self.final)
+            )
         return 1.0
 
 

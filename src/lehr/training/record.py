@@ -39,7 +39,9 @@ class Record(Checkpoint):
         if trainer.is_last_batch:
             assert isinstance(pl_module, Task)
             weights = [(path, getattr(m, "weight", None)) for path, m in pl_module.model.named_modules()]
-            self._norms = {p: w.grad.norm() for p, w in weights if isinstance(w, Tensor) and w.ndim > 1 and w.grad is not None}
+            self._norms = {
+                p: w.grad.norm() for p, w in weights if isinstance(w, Tensor) and w.ndim > 1 and w.grad is not None
+            }
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """A row, the curves, a checkpoint."""
@@ -69,7 +71,7 @@ class Record(Checkpoint):
 
 
 def noise_row(model: nn.Module) -> dict[str, float]:
-    """Forward and backward std of each layer: the largest of its quantizers' (weights and activations anneal together)."""
+    """Forward and backward std of each layer: the largest of its quantizers', which anneal together."""
     quantizers = {path: module for path, module in model.named_modules() if isinstance(module, Quantizer)}
     if not quantizers:
         return {}
@@ -100,7 +102,9 @@ def level_row(model: nn.Module, codes: dict[str, Tensor], before: dict[str, Tens
         levels = layer.quantizer.step.levels
         if len(levels) <= 16:
             counts = torch.bincount(codes[path].flatten().int(), minlength=len(levels)).tolist()
-            row |= {f"share/{path}/{q:g}": round(n / codes[path].numel(), 8) for q, n in zip(levels, counts, strict=True)}
+            row |= {
+                f"share/{path}/{q:g}": round(n / codes[path].numel(), 8) for q, n in zip(levels, counts, strict=True)
+            }
         if path in before:
             row[f"changed/{path}"] = round((codes[path] != before[path]).float().mean().item(), 8)
     return row

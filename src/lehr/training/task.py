@@ -1,13 +1,13 @@
 """The one Lightning module: a network, its loss, its optimizer; Algorithm 1's inner loop.
 
-Validation and test are always noise-free (`eval()` removes the noise of every quantizer). Sums are kept on the device and
-read once an epoch, so that no step waits for an accelerator.
+Validation and test are always noise-free (`eval()` removes the noise of every quantizer). Sums are kept on the device
+and read once an epoch, so that no step waits for an accelerator.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import lightning as L
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.algorithms import Algorithm
+from lehr.batchnorm import reestimated
 from lehr.layers import Quantizer
 from lehr.training.recipe import Optimizer
 
@@ -27,7 +28,11 @@ class Diverged(RuntimeError):
 
 
 class Task(L.LightningModule):
-    """Trains `model` on uint8 images and labels. `factor(epoch)` is the learning rate's, epoch a fraction too."""
+    """Trains `model` on uint8 images and labels.
+
+    `factor(epoch)` is what the learning rate is multiplied with, at whole epochs and between them. With `batchnorm`,
+    batches of training images, validation runs with BatchNorm statistics estimated from them without noise.
+    """
 
     def __init__(
         self,
@@ -37,6 +42,8 @@ class Task(L.LightningModule):
         optimizer: Optimizer,
         factor: Callable[[float], float],
         *,
+        seed: int = 0,
+        batchnorm: Iterable[Tensor] = (),
         compile: bool = False,
     ) -> None:
         super().__init__()
@@ -45,6 +52,9 @@ class Task(L.LightningModule):
         self.algorithm = algorithm
         self.optimizer_settings = optimizer
         self.factor = factor
+        self.seed = seed
+        self.batchnorm = batchnorm
+        self._reestimation = contextlib.ExitStack()
         # Not a submodule: a compiled twin would double every key of the state.
         self._network: list[Callable[[Tensor], Tensor]] = [torch.compile(model) if compile else model]
         self._tallies: dict[str, Tensor] = {}
@@ -53,6 +63,10 @@ class Task(L.LightningModule):
     def forward(self, images: Tensor) -> Tensor:
         """Scores, (batch, class)."""
         return self._network[0](images)
+
+    def on_train_epoch_start(self) -> None:
+        """Draws of this epoch depend on seed, epoch and process alone, so that a resumed run draws the same."""
+        torch.manual_seed(self.seed * 1_000_003 + self.current_epoch * 1009 + self.global_rank)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Lines 6-17 of Algorithm 1; the backward pass is autograd's, with Theorem 2 inside."""
@@ -63,6 +77,12 @@ class Task(L.LightningModule):
         if loss.device.type == "cpu" or (batch_idx + 1) % _STEPS_BETWEEN_CHECKS == 0:
             self._check_finite(loss, images)
         return loss
+
+    def on_validation_epoch_start(self) -> None:
+        """BatchNorm without the noise, for as long as validation takes."""
+        if self.trainer.training:
+            images = (batch.to(self.device) for batch in self.batchnorm)
+            self._reestimation.enter_context(reestimated(self.model, images))
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Without noise; and with the noise of training, while there is some, for comparison."""
@@ -94,8 +114,7 @@ class Task(L.LightningModule):
         else:
             kind = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
             optimizer = kind(parameters, fused=True, **common)
-        steps = self.trainer.num_training_batches if math.isfinite(self.trainer.num_training_batches) else 1
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self.factor(step / max(steps, 1)))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self.factor(self._epochs(step)))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
@@ -105,6 +124,7 @@ class Task(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Read the sums of validation."""
+        self._reestimation.close()
         self.results |= self._read("val") | {
             name.replace("noisy/", "val/noisy_"): value for name, value in self._read("noisy").items()
         }
@@ -117,6 +137,10 @@ class Task(L.LightningModule):
     def on_test_epoch_end(self) -> None:
         """Read the sums of the test."""
         self.results |= self._read("test")
+
+    def _epochs(self, step: int) -> float:
+        """Steps in epochs; how many make one is known once training has begun."""
+        return step / self.trainer.num_training_batches if step else 0.0
 
     def _count(self, stage: str, loss: Tensor, scores: Tensor, labels: Tensor) -> None:
         n = len(labels)
@@ -169,4 +193,6 @@ def first_not_finite(model: nn.Module, images: Tensor) -> str:
     finally:
         for handle in handles:
             handle.remove()
-    return f"the first layer with a value that is not finite is {found[0]}" if found else "all layers' values are finite"
+    return (
+        f"the first layer with a value that is not finite is {found[0]}" if found else "all layers' values are finite"
+    )
