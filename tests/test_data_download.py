@@ -144,6 +144,18 @@ def test_a_file_that_is_not_there_is_asked_for_once(tmp_path):
         assert len(site.asked) == 1
 
 
+def test_a_file_brought_by_hand_that_is_not_the_one_is_told(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_bytes(WHOLE[:HALF])
+    found = hashlib.sha256(WHOLE[:HALF]).hexdigest()
+    with (
+        serve({}) as site,
+        pytest.raises(DownloadError, match=rf"folder/file: expected .*, found sha256:{found}"),
+    ):
+        get(site, tmp_path)
+    assert (tmp_path / "folder/file").read_bytes() == WHOLE[:HALF]
+
+
 def test_the_next_mirror_is_asked(tmp_path):
     with serve({"/a": Answer(status=404), "/b": Answer(status=500), "/c": Answer(WHOLE)}) as site:
         assert get(site, tmp_path, "/a", "/b", "/c") == WHOLE
