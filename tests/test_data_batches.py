@@ -53,15 +53,11 @@ def test_drop_last_leaves_a_smaller_last_batch_out():
     shuffle=st.booleans(),
     drop_last=st.booleans(),
 )
-def test_ranks_share_every_sample_once_in_equally_many_steps(
-    count, batch_size, world_size, shuffle, drop_last
-):
+def test_ranks_share_every_sample_once_in_equally_many_steps(count, batch_size, world_size, shuffle, drop_last):
     if 0 < count < world_size:
         return
     ranks = [
-        Batches(
-            dataset(count), batch_size, shuffle=shuffle, drop_last=drop_last, rank=rank, world_size=world_size
-        )
+        Batches(dataset(count), batch_size, shuffle=shuffle, drop_last=drop_last, rank=rank, world_size=world_size)
         for rank in range(world_size)
     ]
     shares = [numbers(batches) for batches in ranks]

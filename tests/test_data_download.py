@@ -316,9 +316,7 @@ def test_an_archive_without_a_member_says_which(tmp_path):
     ],
 )
 def test_a_damaged_archive_is_named(tmp_path, damage):
-    path = archive(
-        tmp_path / "x.tar.gz", (tarfile.TarInfo("set/b"), WHOLE), (tarfile.TarInfo("set/a"), WHOLE)
-    )
+    path = archive(tmp_path / "x.tar.gz", (tarfile.TarInfo("set/b"), WHOLE), (tarfile.TarInfo("set/a"), WHOLE))
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=r"x\.tar\.gz: expected a whole tar archive"):
         unpack(path, ("set/a",), tmp_path / "data")

@@ -80,9 +80,7 @@ class Batches:
     def set_epoch(self, epoch: int, *, start: int = 0) -> None:
         """Let the next iteration give the batches of `epoch` from step `start` on."""
         if epoch < 0 or not 0 <= start <= len(self):
-            raise ValueError(
-                f"epoch is at least 0 and start in 0..{len(self)}, got epoch={epoch}, start={start}"
-            )
+            raise ValueError(f"epoch is at least 0 and start in 0..{len(self)}, got epoch={epoch}, start={start}")
         self.epoch, self.start = epoch, start
         self._next = Position(epoch=epoch, step=start)
 

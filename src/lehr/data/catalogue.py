@@ -25,9 +25,7 @@ def names() -> tuple[str, ...]:
     return tuple(SOURCES)
 
 
-def load(
-    name: str, root: str | Path | None = None, *, seed: int = 0, validation: int | None = None
-) -> Splits:
+def load(name: str, root: str | Path | None = None, *, seed: int = 0, validation: int | None = None) -> Splits:
     """Read a data set from `root` (default: `folder()`); hold `validation` training images out, by seed.
 
     Without `validation` the data set's own number is taken: 5000 of CIFAR-10 and of the MNISTs, 180 of

@@ -71,9 +71,7 @@ def read_binary(path: Path, count: int) -> tuple[Tensor, Tensor]:
     try:
         found = path.stat().st_size
         if found != count * record:
-            raise DataError(
-                f"{path}: expected {count * record} bytes ({count} records of {record}), found {found}"
-            )
+            raise DataError(f"{path}: expected {count * record} bytes ({count} records of {record}), found {found}")
         content = bytearray(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path}: expected a file that can be read, found: {error}") from error

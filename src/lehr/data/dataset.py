@@ -41,9 +41,7 @@ class Dataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         if labels.dtype != torch.int64 or labels.ndim != 1:
             raise TypeError(f"labels are int64 (sample,), got {labels.dtype} {tuple(labels.shape)}")
         if len(images) != len(labels):
-            raise ValueError(
-                f"every image needs one label, got {len(images)} images and {len(labels)} labels"
-            )
+            raise ValueError(f"every image needs one label, got {len(images)} images and {len(labels)} labels")
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.classes):
             raise ValueError(
                 f"labels of {len(self.classes)} classes lie in 0..{len(self.classes) - 1}, "
@@ -51,8 +49,7 @@ class Dataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
             )
         if not len(self.mean) == len(self.std) == images.shape[1]:
             raise ValueError(
-                f"images of {images.shape[1]} channels need as many means and stds, "
-                f"got {self.mean} and {self.std}"
+                f"images of {images.shape[1]} channels need as many means and stds, got {self.mean} and {self.std}"
             )
         if min(self.std) <= 0:
             raise ValueError(f"a std to divide by is positive, got {self.std}")

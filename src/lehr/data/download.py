@@ -48,9 +48,7 @@ class Download:
     def __post_init__(self) -> None:
         algorithm, _, digest = self.checksum.partition(":")
         if len(digest) != DIGITS.get(algorithm) or set(digest) - set("0123456789abcdef"):
-            raise ValueError(
-                f"a checksum is md5: or sha256: and its hexadecimal digits, got {self.checksum!r}"
-            )
+            raise ValueError(f"a checksum is md5: or sha256: and its hexadecimal digits, got {self.checksum!r}")
 
 
 def obtain(

@@ -76,9 +76,7 @@ class Idx(Source):
         if not path.is_file():
             path = home / file
         if not path.is_file():
-            raise DataError(
-                f"{home}: expected {file}.gz or {file}, found neither; `lehr data {self.name}` fetches it"
-            )
+            raise DataError(f"{home}: expected {file}.gz or {file}, found neither; `lehr data {self.name}` fetches it")
         count = self.train if file.startswith("train") else self.test
         if "images" in file:
             return read_idx(path, (count, self.size, self.size))
@@ -103,9 +101,7 @@ def read_idx(
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             header = file.read(header_size)
             if header[:4] != magic:
-                raise DataError(
-                    f"{path}: expected an IDX file of magic 0x{magic.hex()}, found 0x{header[:4].hex()}"
-                )
+                raise DataError(f"{path}: expected an IDX file of magic 0x{magic.hex()}, found 0x{header[:4].hex()}")
             if len(header) < header_size:
                 raise DataError(f"{path}: expected a header of {header_size} bytes, found {len(header)}")
             found = struct.unpack(f">{len(shape)}I", header[4:])
