@@ -1,0 +1,243 @@
+"""Layers whose weights or activations pass through a multi-step function under noise.
+
+A `Quantizer` is y = scale * σ(x / scale) with the noises of training; it is the activation module itself, and the part
+of `Linear` and `Conv1d/2d/3d` that quantizes their weights. In `eval()` the forward noise is gone, always: what is
+evaluated is the network of hard multi-step functions, however far its training is. Parameters keep torch's names,
+`weight` and `bias`, so that full-precision checkpoints load; the noise is part of the state and is saved and restored.
+
+>>> import torch, lehr
+>>> layer = lehr.Linear(64, 10)
+>>> layer
+Linear(
+  in_features=64, out_features=10, bias=True
+  (quantizer): Quantizer((-1, 0, 1) at (-0.5, 0.5), forward=Uniform(std=0.2887), backward=Uniform(std=0.2887))
+)
+>>> sorted(layer.eval().quantized_weight.unique().tolist())
+[-1.0, 0.0, 1.0]
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lehr.expectation import Mode, quantize, quantize_with
+from lehr.multistep import MultiStep
+from lehr.noise import Dirac, Noise, Number, Uniform
+
+_TERNARY = MultiStep.ternary()
+_PAPER_NOISE = Uniform(math.sqrt(3) / 6)  # U[-1/2, 1/2): the paper prints U[-1, 1] for this std, see docs/paper.md
+
+
+class Quantizer(nn.Module):
+    """y = scale * σ(x / scale), with σ under the forward noise for the value and the backward noise for the gradient.
+
+    `forward` and `backward` default to the paper's uniform noise of std √3/6 each; `scale` is a number or a tensor that
+    broadcasts over the input, for one scale per channel. Standard deviations, and means and a scale other than the
+    plain 0 and 1, are buffers: they move with the module, are saved with it, and can change without recompiling.
+    """
+
+    forward_std: Tensor
+    backward_std: Tensor
+    forward_mean: Tensor | None
+    backward_mean: Tensor | None
+    scale: Tensor | None
+
+    def __init__(
+        self,
+        step: MultiStep = _TERNARY,
+        forward: Noise = _PAPER_NOISE,
+        backward: Noise = _PAPER_NOISE,
+        mode: Mode = "expectation",
+        scale: Number = 1.0,
+    ) -> None:
+        super().__init__()
+        quantize(torch.zeros(1), step, forward, backward, mode)  # complains about a wrong mode or kind now, not later
+        self.step = step
+        self.mode: Mode = mode
+        self.forward_kind = type(forward)
+        self.backward_kind = type(backward)
+        self.register_buffer("forward_std", _buffer(forward.std))
+        self.register_buffer("backward_std", _buffer(backward.std))
+        self.register_buffer("forward_mean", _buffer(forward.mean, unless=0))
+        self.register_buffer("backward_mean", _buffer(backward.mean, unless=0))
+        self.register_buffer("scale", _buffer(scale, unless=1))
+        if self.scale is not None and not bool(((self.scale > 0) & self.scale.isfinite()).all()):
+            raise ValueError(f"scale must be positive and finite, got {scale}")
+
+    @property
+    def forward_noise(self) -> Noise:
+        """The present forward noise, as a value."""
+        return _noise(self.forward_kind, self.forward_std, self.forward_mean)
+
+    @property
+    def backward_noise(self) -> Noise:
+        """The present backward noise, as a value."""
+        return _noise(self.backward_kind, self.backward_std, self.backward_mean)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Quantize; without forward noise when evaluating."""
+        u = x if self.scale is None else x / self.scale
+        forward_mean = 0.0 if self.forward_mean is None else self.forward_mean
+        y = quantize_with(
+            u,
+            self.step,
+            self.forward_kind if self.training else Dirac,
+            forward_mean if self.training else 0.0,
+            self.forward_std if self.training else 0.0,
+            self.backward_kind,
+            0.0 if self.backward_mean is None else self.backward_mean,
+            self.backward_std,
+            self.mode,
+        )
+        return y if self.scale is None else y * self.scale
+
+    def extra_repr(self) -> str:
+        """Step function, present noise, and what differs from the usual."""
+        mode = "" if self.mode == "expectation" else f", mode={self.mode}"
+        scale = "" if self.scale is None else f", scale={_shown(self.scale)}"
+        return f"{self.step}, forward={self.forward_noise}, backward={self.backward_noise}{mode}{scale}"
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Take what the state holds, in the shape it has there; a full-precision checkpoint holds nothing of it."""
+        for name, buffer in self._buffers.items():
+            saved = state_dict.get(prefix + name)
+            if saved is None and buffer is not None:
+                state_dict[prefix + name] = buffer
+            elif saved is not None and (buffer is None or buffer.shape != saved.shape):
+                like = self.forward_std
+                self._buffers[name] = torch.empty_like(saved, device=like.device, dtype=like.dtype)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+
+class _QuantizedWeight(nn.Module):
+    """What the layers below share: a weight that passes through a quantizer on its way into the computation."""
+
+    weight: Tensor
+    quantizer: Quantizer
+
+    @property
+    def quantized_weight(self) -> Tensor:
+        """The weight the layer computes with."""
+        return self.quantizer(self.weight)
+
+    def reset_parameters(self) -> None:
+        """Bias as torch initialises it, weights uniformly around the thresholds."""
+        super().reset_parameters()  # pyright: ignore[reportAttributeAccessIssue]
+        if "quantizer" in self._modules:  # torch's own constructor calls this before there is one
+            around_thresholds_(self.weight, self.quantizer)
+
+
+class Linear(_QuantizedWeight, nn.Linear):
+    """`torch.nn.Linear` with quantized weights; `quantizer` is the paper's ternary one unless given."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        quantizer: Quantizer | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        nn.Linear.__init__(self, in_features, out_features, bias, device=device, dtype=dtype)
+        self.quantizer = Quantizer() if quantizer is None else quantizer
+        self.reset_parameters()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The affine map of eq. 5."""
+        return nn.functional.linear(input, self.quantizer(self.weight), self.bias)
+
+
+class _Conv(_QuantizedWeight, nn.modules.conv._ConvNd):
+    """A convolution of any dimension: the arguments are torch's, torch's own classes do the convolving."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | str = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        quantizer: Quantizer | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        shape = (
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+        )
+        super().__init__(*shape, device=device, dtype=dtype)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        self.quantizer = Quantizer() if quantizer is None else quantizer
+        self.reset_parameters()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The convolution of eq. 5."""
+        return self._conv_forward(input, self.quantizer(self.weight), self.bias)
+
+
+class Conv1d(_Conv, nn.Conv1d):
+    """`torch.nn.Conv1d` with quantized weights."""
+
+
+class Conv2d(_Conv, nn.Conv2d):
+    """`torch.nn.Conv2d` with quantized weights."""
+
+
+class Conv3d(_Conv, nn.Conv3d):
+    """`torch.nn.Conv3d` with quantized weights."""
+
+
+@torch.no_grad()
+def around_thresholds_(weight: Tensor, quantizer: Quantizer, generator: torch.Generator | None = None) -> Tensor:
+    """Initialise as the paper does: each weight at a threshold picked at random, plus U[-1/√fan_in, 1/√fan_in].
+
+    There a small step changes a weight's level; in the middle of a level it would not.
+    """
+    reach = 1 / math.sqrt(weight[0].numel())
+    picked = torch.randint(len(quantizer.step.thresholds), weight.shape, generator=generator, device=weight.device)
+    thresholds = torch.tensor(quantizer.step.thresholds, dtype=weight.dtype, device=weight.device)
+    weight.uniform_(-reach, reach, generator=generator).add_(thresholds[picked])
+    return weight if quantizer.scale is None else weight.mul_(quantizer.scale)
+
+
+def _buffer(value: Number, unless: float | None = None) -> Tensor | None:
+    if not isinstance(value, Tensor) and value == unless:
+        return None
+    return torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
+
+
+def _noise(kind: type[Noise], std: Tensor, mean: Tensor | None) -> Noise:
+    centre = 0.0 if mean is None else mean
+    return Dirac(centre) if kind is Dirac else kind(std, centre)
+
+
+def _shown(value: Tensor) -> str:
+    return f"{value.item():.4g}" if value.numel() == 1 else f"{value.min():.4g}..{value.max():.4g}"
