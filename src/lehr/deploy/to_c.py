@@ -7,7 +7,7 @@
     lehr.h, scalar.c .. the runtime, copied; main.c classifies standard input, test.c runs the test vector
     Makefile, README.md how to build and use it; cortex-m4/ shows a bare-metal program
 
-Nothing is allocated: a run needs one block of MODEL_MEMORY bytes, which model.h states for each instruction set.
+Nothing is allocated: a run needs one block of MODEL_MEMORY bytes; model.h states it for each instruction set.
 """
 
 from __future__ import annotations
@@ -24,15 +24,25 @@ from lehr.deploy.engine import RUNTIME
 from lehr.deploy.integer_net import IntegerNet, check_images
 from lehr.deploy.plan import FIELDS, KERNELS, OPERATIONS, TYPES, Layer, Plan, plan
 
-_C_TYPES = {"int8": "int8_t", "int16": "int16_t", "int32": "int32_t", "uint8": "uint8_t", "uint32": "uint32_t",
-            "float32": "float"}  # fmt: skip
-_ENUMS = {"operation": OPERATIONS, "kernel": KERNELS, "source_type": TYPES, "second_type": TYPES, "target_type": TYPES}
-# What a C program has without saying: fields that are zero, and kernels of one pixel.
-_DEFAULTS = {name: 0 for name in FIELDS}
+_C_TYPES = {
+    "int8": "int8_t",
+    "int16": "int16_t",
+    "int32": "int32_t",
+    "uint8": "uint8_t",
+    "uint32": "uint32_t",
+    "float32": "float",
+}
+_ENUMS = {
+    "operation": OPERATIONS,
+    "kernel": KERNELS,
+    "source_type": TYPES,
+    "second_type": TYPES,
+    "target_type": TYPES,
+}
 
 
 def to_c(net: IntegerNet, directory: str | Path, *, images: np.ndarray | torch.Tensor | None = None) -> None:
-    """Write `net` as C into `directory`, which is made; the test vector takes `images` (default: 4 random ones)."""
+    """Write `net` as C into `directory`; the test vector takes `images`, or else 4 random ones."""
     if images is None:
         images = np.random.default_rng(0).integers(0, 256, (4, *net.input_shape), dtype=np.uint8)
     check_images(images, net.input_shape)
@@ -40,7 +50,11 @@ def to_c(net: IntegerNet, directory: str | Path, *, images: np.ndarray | torch.T
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     planned = plan(net)
-    for source in (*RUNTIME.glob("*.[ch]"), *(RUNTIME / "example").glob("*.*"), RUNTIME / "example" / "Makefile"):
+    for source in (
+        *RUNTIME.glob("*.[ch]"),
+        *(RUNTIME / "example").glob("*.*"),
+        RUNTIME / "example" / "Makefile",
+    ):
         shutil.copyfile(source, directory / source.name)
     shutil.copytree(RUNTIME / "example" / "cortex-m4", directory / "cortex-m4", dirs_exist_ok=True)
     _write(directory / "model.h", _header(net, planned))
@@ -204,7 +218,7 @@ Besides, a run takes less than 4 KB of stack. It allocates nothing.
 ## On a computer
 
     make                      # classify, test
-    make check                # {images} images against the scores of the reference run, at every instruction set
+    make check                # {images} images against the reference scores, at every instruction set
     ./classify < image.raw    # the class and the scores of each image
 
 ## In a program
@@ -216,14 +230,14 @@ Besides, a run takes less than 4 KB of stack. It allocates nothing.
     lehr_run(&model, image, memory, lehr_best_level());
     printf("%s\\n", model_classes[lehr_class(&model, memory)]);
 
-Compile model.c and scalar.c with `-std=c99 -O3 -ffp-contract=off`. On x86-64 add avx2.c (`-mavx2`) and avx512.c
-(`-mavx512f -mavx512bw -mavx512vl`) and give `-DLEHR_HAVE_AVX2 -DLEHR_HAVE_AVX512` to all files; the best one is chosen
-at run time. Threads each need memory of their own; the model itself is constant and shared.
+Compile model.c and scalar.c with `-std=c99 -O3 -ffp-contract=off`. On x86-64 add avx2.c (`-mavx2`) and
+avx512.c (`-mavx512f -mavx512bw -mavx512vl`) and give `-DLEHR_HAVE_AVX2 -DLEHR_HAVE_AVX512` to all files; the
+best one is chosen at run time. Threads each need memory of their own; the model is constant and shared.
 
 ## On a microcontroller
 
-model.c and scalar.c are all: the tables are `const`, so they stay in flash, and `memory` is the only RAM. Nothing is
-prepared at start. The runtime uses memcpy, memset and memmove of the C library, and no floating point in a network of
-integers but the last scale and shift (use `lehr_score` to do without).
-`make cortex-m4` builds test.c bare metal (gcc-arm-none-eabi, newlib) and runs it in qemu-system-arm as a Cortex-M4;
-cortex-m4/ holds the start-up code and linker script to start from."""
+model.c and scalar.c are all: the tables are `const`, so they stay in flash, and `memory` is the only RAM.
+Nothing is prepared at start. The runtime uses memcpy, memset and memmove of the C library, and no floating
+point in a network of integers but the last scale and shift (`lehr_score` does without).
+`make cortex-m4` builds test.c bare metal (gcc-arm-none-eabi, newlib) and runs it in qemu-system-arm as a
+Cortex-M4; cortex-m4/ holds the start-up code and linker script to start from."""
