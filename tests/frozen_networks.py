@@ -204,6 +204,13 @@ def converted() -> nn.Module:
     return nn.Sequential(Input(3, scale=0.03), model)
 
 
+def paper_vgg() -> nn.Module:
+    """The paper's network, narrow."""
+    model = lehr.models.VGG((3, 8, 8), width=1 / 16, input_bits=8)
+    lehr.quantize_(model, weights=hard(), activations=hard())
+    return model
+
+
 EXACT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "vgg": (vgg, (3, 9, 7)),
     "pool after norm": (pool_after_norm, (2, 9, 7)),
@@ -216,6 +223,7 @@ EXACT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 ROUNDED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "converted": (converted, (3, 9, 7)),
+    "paper's vgg": (paper_vgg, (3, 8, 8)),
     "float branches": (FloatBranches, (3, 9, 7)),
 }
 NETWORKS = EXACT | ROUNDED

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -130,13 +128,3 @@ def test_the_files_name_their_classes_and_the_qonnx_operators(tmp_path):
     operators = [node.op_type for node in model.graph.node if node.domain == "qonnx.custom_op.general"]
     assert {operator: operators.count(operator) for operator in set(operators)} == {"Quant": 9, "MultiThreshold": 8}
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 1
-
-
-def test_lehr_deploy_gives_functions_and_needs_no_onnx_until_a_file_is_written():
-    code = (
-        "import sys, lehr.deploy; import lehr.deploy.to_onnx, lehr.deploy.to_c; "
-        "assert all(callable(getattr(lehr.deploy, name)) for name in lehr.deploy.__all__ if name != 'load'); "
-        "assert not {'onnx', 'onnxruntime', 'safetensors'} & set(sys.modules); "
-        "assert callable(lehr.deploy.load)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
