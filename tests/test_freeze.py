@@ -84,7 +84,7 @@ def test_thresholds_agree_with_torch_at_every_integer_also_where_the_textbook_do
         norm.bias.copy_(torch.randint(-20, 20, (channels,), generator=generator) / 10)
         mean = torch.randint(-9, 9, (channels,), generator=generator).float()
         norm.load_state_dict(norm.state_dict() | {"running_mean": mean, "running_var": torch.ones(channels) - norm.eps})
-    quantizer = hard(lehr.MultiStep.uniform(3, step=0.1))
+    quantizer = hard(lehr.MultiStep([k / 10 for k in range(-3, 4)], range(8)))  # pyright: ignore[reportArgumentType]
     model = nn.Sequential(Pixels(), conv(1, channels, 1, step=SIGN), norm, quantizer).eval()
     images = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16)
     net = freeze(model, images)
