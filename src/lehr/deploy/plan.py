@@ -35,9 +35,9 @@ from lehr.deploy.integer_net import (
 
 OPERATIONS = ("TABLE", "CONV", "LINEAR", "MAX_POOL", "SUM_POOL", "THRESHOLD", "ADD", "AFFINE", "CLIP")
 TYPES = ("INT8", "INT16", "INT32", "FLOAT")
-KERNELS = ("DIRECT", "TERNARY", "WIDE", "BITS")
-LEVELS = ("scalar", "avx2", "avx512")
-VECTOR_BYTES = {"scalar": 8, "avx2": 32, "avx512": 64}
+KERNELS = ("DIRECT", "TERNARY", "WIDE", "MATRIX", "TRITS", "BITS")
+LEVELS = ("scalar", "avx2", "avx512", "amx")
+VECTOR_BYTES = {"scalar": 8, "avx2": 32, "avx512": 64, "amx": 64}
 
 _TYPE_OF = {np.dtype(np.int8): 0, np.dtype(np.int16): 1, np.dtype(np.int32): 2, np.dtype(np.float32): 3}
 _TRITS = {-1, 0, 1}
@@ -80,6 +80,8 @@ class Layer:
     groups: int = 1
     pool_rows: int = 1
     pool_columns: int = 1
+    source_interleaved: int = 0
+    target_interleaved: int = 0
     steps: int = 0
     low: float = 0.0
     high: float = 0.0
@@ -100,6 +102,8 @@ class Layer:
             return -(-self.channels // 32) * 8
         if kernel == "DIRECT":
             return self.pool_rows * self.out_columns * 8
+        if kernel in ("MATRIX", "TRITS"):
+            return self._matrix_scratch()
         width, accumulators = (1, 4) if kernel == "TERNARY" else (2, 1)
         reach = (self.kernel_rows - 1) * self.dilation_rows
         plane = (self.out_rows + reach // self.stride_rows) * self.out_columns
@@ -117,6 +121,16 @@ class Layer:
             0 if width == 1 else self.channels * self.rows * self.columns * width,
         )
         return sum(map(align, areas))
+
+    def _matrix_scratch(self) -> int:
+        whole = self.out_rows // self.pool_rows * self.pool_rows
+        rows = 64 // self.out_columns // self.pool_rows * self.pool_rows
+        pixels = _up(min(whole, rows or self.pool_rows) * self.out_columns, 32)
+        taps = _up(self.channels // self.groups * self.kernel_rows * self.kernel_columns, 64)
+        outs = self.out_channels // self.groups
+        values = 0 if self.source_interleaved else align(self.channels * self.rows * self.columns)
+        trits = 18 * 2 * 1024 if KERNELS[self.kernel] == "TRITS" else 0
+        return values + pixels * (taps + 4 * _up(outs, 32)) + trits + 4 * outs * (self.steps + 2)
 
 
 # The struct's fields in its order, with their Python types.
@@ -148,7 +162,11 @@ class Plan:
 
 def align(size: int) -> int:
     """`size` rounded up to whole cache lines."""
-    return -(-size // 64) * 64
+    return _up(size, 64)
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
 
 
 def triples_of(taps: int) -> int:
@@ -157,8 +175,8 @@ def triples_of(taps: int) -> int:
     return triples + triples % 2
 
 
-def plan(net: IntegerNet) -> Plan:
-    """Fuse the operations of `net` into layers and give every value a place."""
+def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
+    """Fuse the operations of `net` into layers and place every value; `matrix`: for a processor with AMX."""
     readers = Counter(source for operation in net.operations for source in operation.sources)
     kept = {net.score_name, net.operations[-1].name}
     only_reader = {
@@ -181,7 +199,7 @@ def plan(net: IntegerNet) -> Plan:
             names[operation.name] = sources[0]
             continue
         values = [net.values[name] for name in operation.sources] or [image]
-        layer = _layer(operation, values, net.values[operation.name])
+        layer = _layer(operation, values, net.values[operation.name], matrix=matrix)
         if isinstance(operation, (Conv, Linear)):
             if (
                 layer.weights is not None
@@ -201,6 +219,7 @@ def plan(net: IntegerNet) -> Plan:
                     layer = grown
         layers.append(layer)
         inputs.append(sources)
+    layers = _interleaved(layers, inputs, {names.get(name, name) for name in kept}, set(names.values()))
     places, value_bytes = _places(layers, inputs, {names.get(name, name) for name in kept})
     layers = [_placed(layer, sources, places) for layer, sources in zip(layers, inputs, strict=True)]
     last = net.operations[-1].name
@@ -216,7 +235,7 @@ def plan(net: IntegerNet) -> Plan:
     )
 
 
-def _layer(operation: Operation, inputs: list[Value], value: Value) -> Layer:
+def _layer(operation: Operation, inputs: list[Value], value: Value, *, matrix: bool = False) -> Layer:
     """One operation by itself."""
     (channels, rows, columns), out = inputs[0].shape, value.shape
     layer = Layer(
@@ -236,7 +255,7 @@ def _layer(operation: Operation, inputs: list[Value], value: Value) -> Layer:
     if isinstance(operation, Table):
         return replace(layer, operation=0, weights=operation.table.astype(value.dtype))
     if isinstance(operation, Conv):
-        kernel, why = _kernel(operation, inputs[0], value)
+        kernel, why = _kernel(operation, inputs[0], value, matrix=matrix)
         _, _, kernel_rows, kernel_columns = operation.shape
         return replace(
             layer,
@@ -255,14 +274,11 @@ def _layer(operation: Operation, inputs: list[Value], value: Value) -> Layer:
             why=why,
         )
     if isinstance(operation, Linear):
-        trits = _is_ternary(operation.weight) and _is_trit(inputs[0])
-        return replace(
-            layer,
-            operation=2,
-            kernel=KERNELS.index("BITS" if trits else "DIRECT"),
-            weights=_bit_planes(operation.weight) if trits else _plain(operation.weight, value),
-            why="" if trits else "weights or values are not in {-1, 0, 1}",
-        )
+        weight = operation.weight
+        if isinstance(weight, Weights) and _is_ternary(weight) and _is_trit(inputs[0]):
+            return replace(layer, operation=2, kernel=KERNELS.index("BITS"), weights=_bit_planes(weight))
+        why = "weights or values are not in {-1, 0, 1}"
+        return replace(layer, operation=2, weights=_plain(weight, value), why=why)
     if isinstance(operation, (MaxPool, SumPool)):
         return replace(
             layer,
@@ -283,6 +299,26 @@ def _layer(operation: Operation, inputs: list[Value], value: Value) -> Layer:
     if isinstance(operation, Clip):
         return replace(layer, operation=8, low=operation.low, high=operation.high)
     raise TypeError(f"{operation.name}: the C runtime has no {type(operation).__name__}")
+
+
+def _interleaved(
+    layers: list[Layer], inputs: list[tuple[str, ...]], kept: set[str], flattened: set[str]
+) -> list[Layer]:
+    """Let values that only matrix layers make and read be (row, column, channel)."""
+    matrix = {KERNELS.index("MATRIX"), KERNELS.index("TRITS")}
+    makers = {layer.name for layer in layers if layer.kernel in matrix and TYPES[layer.target_type] == "INT8"}
+    for layer, sources in zip(layers, inputs, strict=True):
+        if layer.kernel not in matrix:
+            makers.difference_update(sources)
+    makers -= kept | flattened
+    return [
+        replace(
+            layer,
+            source_interleaved=int(bool(makers & {*sources})),
+            target_interleaved=int(layer.name in makers),
+        )
+        for layer, sources in zip(layers, inputs, strict=True)
+    ]
 
 
 def _absorb_pool(layer: Layer, follower: Operation, value: Value) -> Layer | None:
@@ -322,9 +358,16 @@ def _is_trit(value: Value) -> bool:
     return value.kind == "integer" and value.low >= -1 and value.high <= 1
 
 
-def _kernel(operation: Conv, source: Value, value: Value) -> tuple[str, str]:
+def _kernel(operation: Conv, source: Value, value: Value, *, matrix: bool) -> tuple[str, str]:
     """The kernel for a convolution, and for the direct one the reason."""
     out, channels, rows, columns = operation.shape
+    if (
+        matrix
+        and value.kind == "integer"
+        and source.dtype == np.int8
+        and out // operation.groups >= _FEWEST_OUTPUTS
+    ):
+        return "TRITS" if _is_ternary(operation.weight) else "MATRIX", ""
     if not _is_ternary(operation.weight):
         return "DIRECT", "the weights are not in {-1, 0, 1}"
     if source.kind == "float":
@@ -344,25 +387,62 @@ def _conv_weights(operation: Conv, kernel: str, value: Value) -> np.ndarray:
     weight = operation.weight
     if kernel == "DIRECT" or not isinstance(weight, Weights):
         return _plain(weight, value)
+    if kernel == "MATRIX":
+        return _tiles(weight.values, operation.groups)
+    if kernel == "TRITS":
+        return _trit_tiles(weight, operation.groups)
     out, channels, rows, columns = operation.shape
     taps = channels * rows * columns
     triples = triples_of(taps)
-    trits = np.zeros((out, 3 * triples), np.int16)
-    trits[:, :taps] = weight.values.reshape(out, taps)
-    codes = (8 * (trits.reshape(out, triples, 3) + 1) @ np.array([9, 3, 1], np.int16)).astype(np.uint8)
+    digits = np.ones((out, 3 * triples), np.uint8)  # weights 0, 1, 2 for -1, 0, 1
+    digits[:, :taps] = _digits(weight).reshape(out, taps)
+    codes = 72 * digits[:, 0::3] + 24 * digits[:, 1::3] + 8 * digits[:, 2::3]
     groups = codes.reshape(operation.groups, out // operation.groups, triples)
     return np.concatenate(
         [group[:, at : at + BLOCK].ravel() for group in groups for at in range(0, triples, BLOCK)]
     )
 
 
-def _bit_planes(weight: Weights | np.ndarray) -> np.ndarray:
+def _tiles(values: np.ndarray, groups: int) -> np.ndarray:
+    """(group, pair of tiles, 64 taps, tile of the pair, taps / 4, 16 outputs, 4 taps): runtime/amx.c."""
+    outs = len(values) // groups
+    lines = values.transpose(0, 2, 3, 1).reshape(groups, outs, -1)  # taps as (row, column, channel)
+    padded = np.zeros((groups, _up(outs, 32), _up(lines.shape[2], 64)), np.int8)
+    padded[:, :outs, : lines.shape[2]] = lines
+    tiles = padded.reshape(groups, -1, 2, 16, padded.shape[2] // 64, 16, 4)
+    return np.ascontiguousarray(tiles.transpose(0, 1, 4, 2, 5, 3, 6))
+
+
+def _digits(weight: Weights) -> np.ndarray:
+    """Trits plus one, uint8: 0, 1, 2."""
+    if weight.levels == (-1, 0, 1):
+        return weight.codes
+    return (np.array(weight.levels) + 1).astype(np.uint8)[weight.codes]
+
+
+def _trit_tiles(weight: Weights, groups: int) -> np.ndarray:
+    """The same for trits, two bits each: outputs i, i + 4, i + 8, i + 12 of a tile share a byte."""
+    out, channels, rows, columns = weight.codes.shape
+    outs, taps = out // groups, channels * rows * columns
+    digits = np.ones((groups, _up(outs, 32), taps), np.uint8)
+    digits[:, :outs] = _digits(weight).reshape(groups, outs, taps)
+    fours = digits.reshape(groups, -1, 2, 4, 4, taps)
+    packed = fours[:, :, :, 0] | fours[:, :, :, 1] << 2 | fours[:, :, :, 2] << 4 | fours[:, :, :, 3] << 6
+    lines = packed.reshape(*packed.shape[:4], channels, rows * columns).swapaxes(4, 5)
+    padded = np.full((*packed.shape[:4], _up(taps, 64)), 0b01010101, np.uint8)  # four zero trits
+    padded[..., :taps] = lines.reshape(*packed.shape[:4], taps)
+    tiles = padded.reshape(*packed.shape[:4], -1, 16, 4)
+    return np.ascontiguousarray(tiles.transpose(0, 1, 4, 2, 5, 3, 6))
+
+
+def _bit_planes(weight: Weights) -> np.ndarray:
     """uint32 (out, {nonzero, negative}, words); input k is bit k % 32 of word k // 32."""
-    values = weight.values if isinstance(weight, Weights) else weight
-    out, features = values.shape
-    planes = np.zeros((out, 2, -(-features // 32) * 32), bool)
-    planes[:, 0, :features] = values != 0
-    planes[:, 1, :features] = values < 0
+    out, features = weight.codes.shape
+    planes = np.zeros((out, 2, _up(features, 32)), bool)
+    negative = sum(level < 0 for level in weight.levels)  # levels ascend: these come first, then perhaps 0
+    has_zero = 0 in weight.levels
+    planes[:, 0, :features] = weight.codes != negative if has_zero else True
+    planes[:, 1, :features] = weight.codes < negative
     return np.packbits(planes, axis=2, bitorder="little").view("<u4").astype(np.uint32)
 
 
