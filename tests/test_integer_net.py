@@ -1,5 +1,8 @@
 """Integer networks: exact arithmetic, ranges known before any image, errors that say what is right."""
 
+# Arrays are given as lists here, which the dataclasses take as well.
+# pyright: reportArgumentType=false
+
 import numpy as np
 import pytest
 import torch

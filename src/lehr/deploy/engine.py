@@ -187,7 +187,7 @@ class Engine:
             ]
             for part in parts:
                 part.result()
-        return out.astype(np.int64) if integer else out
+        return out.astype(np.int64) if integer else out  # pyright: ignore[reportReturnType]
 
     def _run_part(self, images: np.ndarray, out: np.ndarray, integer: bool) -> None:
         with self._lock:

@@ -123,14 +123,24 @@ class Layer:
         return sum(map(align, areas))
 
     def _matrix_scratch(self) -> int:
+        channels, outs = self.channels // self.groups, self.out_channels // self.groups
+        straight = loads_straight(channels, self.out_columns, self.stride_rows)
+        taps = matrix_taps(channels, self.kernel_rows * self.kernel_columns, straight=straight)
+        rows = (256 if straight else 64) // self.out_columns // self.pool_rows * self.pool_rows
         whole = self.out_rows // self.pool_rows * self.pool_rows
-        rows = 64 // self.out_columns // self.pool_rows * self.pool_rows
         pixels = _up(min(whole, rows or self.pool_rows) * self.out_columns, 32)
-        taps = _up(self.channels // self.groups * self.kernel_rows * self.kernel_columns, 64)
-        outs = self.out_channels // self.groups
+        operand = pixels * taps
+        if straight:
+            height = (self.out_rows - 1) * self.stride_rows + (self.kernel_rows - 1) * self.dilation_rows + 1
+            width = self.kernel_columns * self.out_columns  # a plane for each column of the kernel
+            if self.out_columns % 16 == 0:
+                width = (self.out_columns - 1) * self.stride_columns
+                width += (self.kernel_columns - 1) * self.dilation_columns + 1
+            operand = (height * width + 16) * _up(channels, 64)
         values = 0 if self.source_interleaved else align(self.channels * self.rows * self.columns)
         trits = 18 * 2 * 1024 if KERNELS[self.kernel] == "TRITS" else 0
-        return values + pixels * (taps + 4 * _up(outs, 32)) + trits + 4 * outs * (self.steps + 2)
+        sums = 4 * pixels * _up(outs, 32)
+        return values + operand + trits + sums + 4 * (taps // 64) + 4 * outs * (self.steps + 2)
 
 
 # The struct's fields in its order, with their Python types.
@@ -167,6 +177,16 @@ def align(size: int) -> int:
 
 def _up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
+
+
+def loads_straight(channels: int, columns: int, stride_rows: int) -> bool:
+    """Whether tiles come from the padded source, not from a panel: see runtime/amx.c."""
+    return channels >= 16 and (columns % 16 == 0 or stride_rows == 1)
+
+
+def matrix_taps(channels: int, places: int, *, straight: bool) -> int:
+    """Taps of a matrix layer, padded: for loading straight, the channels of each place of the kernel are."""
+    return _up(channels, 64) * places if straight else _up(channels * places, 64)
 
 
 def triples_of(taps: int) -> int:
@@ -387,11 +407,12 @@ def _conv_weights(operation: Conv, kernel: str, value: Value) -> np.ndarray:
     weight = operation.weight
     if kernel == "DIRECT" or not isinstance(weight, Weights):
         return _plain(weight, value)
-    if kernel == "MATRIX":
-        return _tiles(weight.values, operation.groups)
-    if kernel == "TRITS":
-        return _trit_tiles(weight, operation.groups)
     out, channels, rows, columns = operation.shape
+    straight = loads_straight(channels, value.shape[2], operation.stride[0])
+    if kernel == "MATRIX":
+        return _tiles(weight.values, operation.groups, straight=straight)
+    if kernel == "TRITS":
+        return _trit_tiles(weight, operation.groups, straight=straight)
     taps = channels * rows * columns
     triples = triples_of(taps)
     digits = np.ones((out, 3 * triples), np.uint8)  # weights 0, 1, 2 for -1, 0, 1
@@ -403,13 +424,30 @@ def _conv_weights(operation: Conv, kernel: str, value: Value) -> np.ndarray:
     )
 
 
-def _tiles(values: np.ndarray, groups: int) -> np.ndarray:
+def _tile_taps(lines: np.ndarray, fill: int, *, straight: bool) -> np.ndarray:
+    """(..., channel, kernel row, kernel column) to taps (..., step, taps / 4, 4), padded with `fill`.
+
+    For loading straight a step is 64 channels of one place of the kernel, and the places come first.
+    """
+    *head, channels, rows, columns = lines.shape
+    places = rows * columns
+    if straight:
+        padded = np.full((*head, _up(channels, 64), places), fill, lines.dtype)
+        padded[..., :channels, :] = lines.reshape(*head, channels, places)
+        padded = padded.reshape(*head, -1, 64, places).swapaxes(-1, -2)
+    else:
+        padded = np.full((*head, matrix_taps(channels, places, straight=False)), fill, lines.dtype)
+        taps = lines.reshape(*head, channels, places).swapaxes(-1, -2)
+        padded[..., : places * channels] = taps.reshape(*head, -1)
+    return padded.reshape(*head, -1, 16, 4)
+
+
+def _tiles(values: np.ndarray, groups: int, *, straight: bool) -> np.ndarray:
     """(group, pair of tiles, 64 taps, tile of the pair, taps / 4, 16 outputs, 4 taps): runtime/amx.c."""
     outs = len(values) // groups
-    lines = values.transpose(0, 2, 3, 1).reshape(groups, outs, -1)  # taps as (row, column, channel)
-    padded = np.zeros((groups, _up(outs, 32), _up(lines.shape[2], 64)), np.int8)
-    padded[:, :outs, : lines.shape[2]] = lines
-    tiles = padded.reshape(groups, -1, 2, 16, padded.shape[2] // 64, 16, 4)
+    padded = np.zeros((groups, _up(outs, 32), *values.shape[1:]), np.int8)
+    padded[:, :outs] = values.reshape(groups, outs, *values.shape[1:])
+    tiles = _tile_taps(padded.reshape(groups, -1, 2, 16, *values.shape[1:]), 0, straight=straight)
     return np.ascontiguousarray(tiles.transpose(0, 1, 4, 2, 5, 3, 6))
 
 
@@ -420,18 +458,15 @@ def _digits(weight: Weights) -> np.ndarray:
     return (np.array(weight.levels) + 1).astype(np.uint8)[weight.codes]
 
 
-def _trit_tiles(weight: Weights, groups: int) -> np.ndarray:
+def _trit_tiles(weight: Weights, groups: int, *, straight: bool) -> np.ndarray:
     """The same for trits, two bits each: outputs i, i + 4, i + 8, i + 12 of a tile share a byte."""
-    out, channels, rows, columns = weight.codes.shape
-    outs, taps = out // groups, channels * rows * columns
-    digits = np.ones((groups, _up(outs, 32), taps), np.uint8)
-    digits[:, :outs] = _digits(weight).reshape(groups, outs, taps)
-    fours = digits.reshape(groups, -1, 2, 4, 4, taps)
+    out, *taps = weight.codes.shape
+    outs = out // groups
+    digits = np.ones((groups, _up(outs, 32), *taps), np.uint8)
+    digits[:, :outs] = _digits(weight).reshape(groups, outs, *taps)
+    fours = digits.reshape(groups, -1, 2, 4, 4, *taps)
     packed = fours[:, :, :, 0] | fours[:, :, :, 1] << 2 | fours[:, :, :, 2] << 4 | fours[:, :, :, 3] << 6
-    lines = packed.reshape(*packed.shape[:4], channels, rows * columns).swapaxes(4, 5)
-    padded = np.full((*packed.shape[:4], _up(taps, 64)), 0b01010101, np.uint8)  # four zero trits
-    padded[..., :taps] = lines.reshape(*packed.shape[:4], taps)
-    tiles = padded.reshape(*packed.shape[:4], -1, 16, 4)
+    tiles = _tile_taps(packed, 0b01010101, straight=straight)  # padding: four zero trits
     return np.ascontiguousarray(tiles.transpose(0, 1, 4, 2, 5, 3, 6))
 
 

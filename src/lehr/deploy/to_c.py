@@ -50,11 +50,8 @@ def to_c(net: IntegerNet, directory: str | Path, *, images: np.ndarray | torch.T
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     planned = plan(net)
-    for source in (
-        *RUNTIME.glob("*.[ch]"),
-        *(RUNTIME / "example").glob("*.*"),
-        RUNTIME / "example" / "Makefile",
-    ):
+    sources = [path for path in RUNTIME.glob("*.[ch]") if path.name != "amx.c"]  # that wants its own weights
+    for source in (*sources, *(RUNTIME / "example").glob("*.c"), RUNTIME / "example" / "Makefile"):
         shutil.copyfile(source, directory / source.name)
     shutil.copytree(RUNTIME / "example" / "cortex-m4", directory / "cortex-m4", dirs_exist_ok=True)
     _write(directory / "model.h", _header(net, planned))
