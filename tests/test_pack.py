@@ -9,6 +9,7 @@ import math
 import os
 import resource
 import struct
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,7 @@ def test_codes_survive_packing_in_the_fewest_whole_bits(data):
     assert np.array_equal(unpack_codes(packed, len(codes), levels), codes)
 
 
+@cache
 def vgg() -> IntegerNet:
     """The paper's network at width 1 with random ternary weights: 617 M multiply-accumulates, 14.0 M weights."""
     random = np.random.default_rng(0)

@@ -1,6 +1,10 @@
 """Every kernel of the C runtime equals the reference run, bit for bit, whatever the shapes."""
 
 import functools
+import os
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -100,7 +104,10 @@ def convolutions(draw):
     return (channels, *space), (outs, channels // groups, *window), arguments
 
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = int(os.environ.get("LEHR_EXAMPLES", "60"))
+QUICK = settings(
+    max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 @QUICK
@@ -309,7 +316,9 @@ def test_float_layers_around_a_quantized_branch():
     )
     images = images_for(net, rng, 3)
     for level in levels():
-        np.testing.assert_allclose(engines.compile(net, kernels=level)(images), net.run(images), rtol=2e-7, atol=1e-7)
+        np.testing.assert_allclose(
+            engines.compile(net, kernels=level)(images), net.run(images), rtol=2e-7, atol=1e-7
+        )
 
 
 def test_quantized_weights_on_floats_and_float_weights_on_integers():
@@ -324,3 +333,34 @@ def test_quantized_weights_on_floats_and_float_weights_on_integers():
         ),
     )
     assert_every_kernel_equals_the_reference(net, rng)
+
+
+@pytest.mark.skipif("LEHR_SANITIZED" in os.environ, reason="this is the run it starts")
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc with its sanitizers (Debian: gcc)")
+def test_the_kernels_are_clean_under_address_and_undefined_behaviour_sanitizers(tmp_path):
+    """This file again, with the runtime built with both sanitizers and any finding fatal."""
+    preload = [
+        subprocess.run(
+            ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so")
+    ]
+    if not os.path.isabs(preload[0]):
+        pytest.skip("gcc has no libasan (Debian: libgcc-12-dev)")
+    environment = {
+        **os.environ,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "CC": "gcc -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined",
+        "LD_PRELOAD": " ".join(preload),
+        "LEHR_CACHE": str(tmp_path),
+        "LEHR_EXAMPLES": "15",
+        "LEHR_SANITIZED": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

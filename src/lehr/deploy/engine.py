@@ -1,8 +1,8 @@
-"""The CPU engine: `compile` builds the C runtime once with the system's compiler, then runs networks through it.
+"""The CPU engine: `compile` builds the C runtime once, with the system's compiler, and runs networks in it.
 
-The runtime is one library that takes a network as data, so it is compiled once for a machine and kept in a cache
-(`LEHR_CACHE`, else ~/.cache/lehr); after that a new network only has to be laid out. Calls release the GIL, and
-several threads share the images of a batch.
+The runtime is one library that takes a network as data, so it is compiled once for a machine and kept in a
+cache (`LEHR_CACHE`, else ~/.cache/lehr); after that a new network only has to be laid out. Calls release the
+GIL, and several threads share the images of a batch.
 
 >>> import numpy as np
 >>> from lehr.deploy.integer_net import Flatten, IntegerNet, Linear, Table, Weights
@@ -33,7 +33,8 @@ import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -41,7 +42,7 @@ import numpy as np
 import torch
 
 from lehr.deploy.integer_net import Images, IntegerNet, check_images
-from lehr.deploy.plan import FIELDS, KERNELS, LEVELS, OPERATIONS, Layer, Plan, plan
+from lehr.deploy.plan import FIELDS, KERNELS, LEVELS, OPERATIONS, TYPE_OF_FIELD, Plan, plan
 
 Kernels = Literal["auto", "scalar", "avx2", "avx512"]
 
@@ -63,10 +64,9 @@ _KERNEL_NAMES = {
 
 class _Layer(ctypes.Structure):
     _fields_ = [
-        (name, ctypes.c_float if name in ("low", "high") else ctypes.c_uint32 if name in ("source", "second", "target")
-         else ctypes.c_int32 if Layer.__dataclass_fields__[name].type in ("int",) else ctypes.c_void_p)
+        (name, {"int": ctypes.c_int32, "float": ctypes.c_float}.get(TYPE_OF_FIELD[name], ctypes.c_void_p))
         for name in FIELDS
-    ]  # fmt: skip
+    ]
 
 
 class _Net(ctypes.Structure):
@@ -110,9 +110,9 @@ class Description:
 
 
 class Engine:
-    """A network in the compiled runtime: called on uint8 images (image, channel, row, column), it gives logits.
+    """A network in the compiled runtime; called on uint8 images, it gives their logits.
 
-    `scores` and `predict` are those of `IntegerNet`, with the same results. Calls may come from several threads.
+    `run`, `scores` and `predict` are those of `IntegerNet`, with the same results. Several threads may call.
     """
 
     def __init__(self, net: IntegerNet, threads: int, level: int, library: ctypes.CDLL) -> None:
@@ -177,8 +177,7 @@ class Engine:
         else:
             bounds = np.linspace(0, len(images), min(self.threads, len(images)) + 1).astype(int)
             parts = [
-                self._pool.submit(self._run_part, images[a:b], out[a:b], integer)
-                for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+                self._pool.submit(self._run_part, images[a:b], out[a:b], integer) for a, b in pairwise(bounds)
             ]
             for part in parts:
                 part.result()
@@ -283,7 +282,7 @@ def _command(command: list[str]) -> None:
         )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _open(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     pointer, size = ctypes.c_void_p, ctypes.c_size_t

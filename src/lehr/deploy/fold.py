@@ -146,9 +146,9 @@ def common_unit(values: np.ndarray, limit: int, tolerance: float = 0.0) -> tuple
         return 1.0, np.zeros(values.shape, np.int64)
     allowed = tolerance * sizes.max()
     for divisor in range(1, int(limit * sizes.min() / sizes.max()) + 1):
-        unit = float(sizes.min() / divisor)
-        products = np.rint(distinct / unit) * unit
-        if (np.abs(products.astype(np.float32) - distinct) <= allowed).all():
+        integers = np.rint(distinct / (sizes.min() / divisor))
+        unit = float(integers @ distinct / (integers @ integers))  # the best fit: the smallest value alone is rounded
+        if (np.abs((integers * unit).astype(np.float32) - distinct) <= allowed).all():
             return unit, np.rint(values / unit).astype(np.int64)
     return None
 

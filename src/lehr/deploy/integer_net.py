@@ -731,7 +731,7 @@ def _checked(name: str, value: Value) -> Value:
     """Refuse integers that could leave int32; an exact test, so nothing that fits is refused."""
     if value.low <= ALWAYS or value.high >= NEVER:
         raise ValueError(
-            f"{name}: its sums reach {value.low}..{value.high}, beyond int32: fewer inputs or smaller levels fit"
+            f"{name}: its sums reach {value.low}..{value.high}, beyond int32: give fewer inputs or levels"
         )
     return value
 

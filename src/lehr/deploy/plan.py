@@ -1,10 +1,11 @@
-"""An `IntegerNet` as the layers of the C runtime: fused, laid out in memory, with tables in the kernels' own form.
+"""An `IntegerNet` as layers of the C runtime: fused, placed in memory, with weights as its kernels want them.
 
-The engine hands these layers to the compiled runtime as structs, `to_c` writes them down as constants; both are
-`struct lehr_layer` of runtime/lehr.h, field by field.
+The engine hands these layers to the compiled runtime as structs, `to_c` writes them down as constants; both
+are `struct lehr_layer` of runtime/lehr.h, field by field.
 
-Fused: a `Conv` or `Linear`, a `MaxPool` whose windows do not overlap, and a `Threshold` become one layer, so that sums
-never stay in memory. `Flatten` is only another name for the same bytes. Values whose lives do not overlap share memory.
+Fused: a `Conv` or `Linear`, a `MaxPool` whose windows do not overlap, and a `Threshold` become one layer, so
+that sums never stay in memory. `Flatten` is only another name for the same bytes. Values whose lives do not
+overlap share memory.
 """
 
 from __future__ import annotations
@@ -118,9 +119,13 @@ class Layer:
         return sum(map(align, areas))
 
 
-FIELDS = tuple(
-    name for name in Layer.__dataclass_fields__ if name not in ("name", "value", "why")
-)  # in the struct's order
+# The struct's fields in its order, with their Python types.
+TYPE_OF_FIELD = {
+    name: field.type
+    for name, field in Layer.__dataclass_fields__.items()
+    if name not in ("name", "value", "why")
+}
+FIELDS = tuple(TYPE_OF_FIELD)
 
 
 @dataclass(frozen=True, eq=False)

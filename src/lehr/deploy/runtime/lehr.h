@@ -76,6 +76,7 @@ void lehr_run(const lehr_net *net, const uint8_t *image, void *memory, int level
 
 int32_t lehr_score(const lehr_net *net, const void *memory, int32_t index);
 float lehr_logit(const lehr_net *net, const void *memory, int32_t index);
+int32_t lehr_class(const lehr_net *net, const void *memory); /* the first of the largest logits */
 
 /* Run `count` images; either result, (image, output), may be NULL. */
 void lehr_run_batch(const lehr_net *net, const uint8_t *images, size_t count, void *memory, int level, int32_t *scores,

@@ -237,6 +237,15 @@ float lehr_logit(const lehr_net *net, const void *memory, int32_t index)
     return load_float(net->logits_type, aligned(memory) + net->logits, (size_t)index);
 }
 
+int32_t lehr_class(const lehr_net *net, const void *memory)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < net->outputs; i++)
+        if (lehr_logit(net, memory, i) > lehr_logit(net, memory, best))
+            best = i;
+    return best;
+}
+
 void lehr_run_batch(const lehr_net *net, const uint8_t *images, size_t count, void *memory, int level, int32_t *scores,
                     float *logits)
 {

@@ -94,9 +94,12 @@ static void NAME(gather_shifted)(const lehr_layer *layer, const uint8_t *channel
     const uint8_t *from = channel + (size_t)(first - layer->padding_rows) * line;
     memcpy(to + (size_t)first * line + (size_t)skip * width, from + (size_t)over * width,
            (size_t)(last - first) * line - (size_t)(skip + over) * width);
-    for (int32_t y = first; y < last; y++) {
-        memset(to + (size_t)y * line, 0, (size_t)skip * width);
-        memset(to + (size_t)(y + 1) * line - (size_t)over * width, 0, (size_t)over * width);
+    to += (size_t)first * line;
+    for (int32_t y = first; y < last; y++, to += line) { /* a few bytes each: loops are faster than memset */
+        for (size_t i = 0; i < (size_t)skip * width; i++)
+            to[i] = 0;
+        for (size_t i = line - (size_t)over * width; i < line; i++)
+            to[i] = 0;
     }
 }
 
@@ -179,39 +182,43 @@ static inline int NAME(pooled)(const lehr_layer *layer)
     return layer->pool_rows > 1 || layer->pool_columns > 1;
 }
 
-/* Maximum over pool windows, then thresholds, for one channel's int16 sums; `sums` is overwritten. */
-static void NAME(pool)(const lehr_layer *layer, int32_t channel, int16_t *sums, void *target)
+/* Maximum over pool windows, then thresholds, for one channel's int16 sums; `sums` is overwritten. `halved` sums are
+ * maxima of two neighbouring columns already. */
+static void NAME(pool)(const lehr_layer *layer, int32_t channel, int16_t *sums, int halved, void *target)
 {
-    const int32_t height = layer->pool_rows, width = layer->pool_columns, columns = layer->out_columns;
+    const int32_t columns = halved ? layer->out_columns / 2 : layer->out_columns;
+    const int32_t height = layer->pool_rows, width = halved ? 1 : layer->pool_columns;
     const int32_t pooled_rows = layer->out_rows / height, pooled_columns = columns / width;
     for (int32_t y = 0; y < pooled_rows; y++) {
-        int16_t *row = sums + (size_t)(y * height) * (size_t)columns;
+        int16_t *restrict row = sums + (size_t)(y * height) * (size_t)columns;
         for (int32_t part = 1; part < height; part++) {
-            const int16_t *other = row + (size_t)part * (size_t)columns;
+            const int16_t *restrict other = row + (size_t)part * (size_t)columns;
             for (int32_t x = 0; x < columns; x++)
                 row[x] = other[x] > row[x] ? other[x] : row[x];
         }
         int16_t *pooled = sums + (size_t)y * (size_t)pooled_columns;
-        for (int32_t x = 0; x < pooled_columns; x++) {
-            int16_t most = row[x * width];
-            for (int32_t i = 1; i < width; i++)
-                most = row[x * width + i] > most ? row[x * width + i] : most;
-            pooled[x] = most;
-        }
+        if (width == 1)
+            memmove(pooled, row, (size_t)columns * sizeof *row);
+        else
+            for (int32_t x = 0; x < pooled_columns; x++) {
+                int16_t most = row[x * width];
+                for (int32_t i = 1; i < width; i++)
+                    most = row[x * width + i] > most ? row[x * width + i] : most;
+                pooled[x] = most;
+            }
     }
     const int32_t n = pooled_rows * pooled_columns;
     lehr_finish_short(layer, channel, sums, n, target, (size_t)channel * (size_t)n);
 }
 
-/* Sums of `n` pixels from `first` on: kept until the channel is complete if there is a pool, else finished. */
-static inline void NAME(deliver)(const lehr_layer *layer, int32_t channel, const int16_t *sums, int32_t first, int32_t n,
+/* Sums of `n` pixels of a channel: kept until the channel is complete if there is a pool, else finished. */
+static inline void NAME(deliver)(const lehr_layer *layer, int32_t channel, const int16_t *sums, size_t at, int32_t n,
                                  int16_t *kept, void *target)
 {
-    const size_t pixels = (size_t)layer->out_rows * (size_t)layer->out_columns;
     if (kept != NULL)
-        memcpy(kept + (size_t)channel * pixels + first, sums, (size_t)n * sizeof *sums);
+        memcpy(kept + at, sums, (size_t)n * sizeof *sums);
     else
-        lehr_finish_short(layer, channel, sums, n, target, (size_t)channel * pixels + (size_t)first);
+        lehr_finish_short(layer, channel, sums, n, target, at);
 }
 
 /* ---- scratch: planes, starts of taps, tables, accumulators, sums kept for pooling ---- */
@@ -301,21 +308,78 @@ static inline void NAME(ternary_block)(const uint8_t *codes, const uint8_t *tabl
     }
 }
 
-/* Four vectors of lanes as int16 sums in the order of the pixels, without the 3 that every entry carries. */
-static inline void NAME(ternary_order)(const uint8_t *sums, int32_t triples, int16_t *ordered)
+/* Accumulators of one output: biased sums of even and odd pixels, first for the low nibbles, then for the high ones. */
+typedef struct quarters {
+    uint16_t even[2][LANES], odd[2][LANES];
+} quarters;
+
+static inline quarters NAME(quarters)(const uint8_t *sums)
 {
     const uint16_t one = 1;
-    const int big_endian = *(const uint8_t *)&one == 0;
-    uint16_t lanes[4][LANES];
-    memcpy(lanes, sums, sizeof lanes);
-    for (int half = 0; half < 2; half++) {
-        const uint16_t *even = lanes[2 * half + big_endian], *odd = lanes[2 * half + !big_endian];
-        int16_t *to = ordered + half * VECTOR_BYTES;
+    const size_t odd = *(const uint8_t *)&one, even = 1 - odd; /* which half of a lane comes first in memory */
+    quarters q;
+    for (size_t half = 0; half < 2; half++) {
+        memcpy(q.even[half], sums + (2 * half + even) * VECTOR_BYTES, VECTOR_BYTES);
+        memcpy(q.odd[half], sums + (2 * half + odd) * VECTOR_BYTES, VECTOR_BYTES);
+    }
+    return q;
+}
+
+/* int16 sums in the order of the pixels, without the 3 that every entry carries. */
+static inline void NAME(order)(const uint8_t *sums, int32_t triples, int16_t *ordered)
+{
+    const quarters q = NAME(quarters)(sums);
+    for (int half = 0; half < 2; half++, ordered += VECTOR_BYTES)
         for (int i = 0; i < LANES; i++) {
-            to[2 * i] = (int16_t)(even[i] - TAPS * triples);
-            to[2 * i + 1] = (int16_t)(odd[i] - TAPS * triples);
+            ordered[2 * i] = (int16_t)(q.even[half][i] - TAPS * triples);
+            ordered[2 * i + 1] = (int16_t)(q.odd[half][i] - TAPS * triples);
+        }
+}
+
+/* The same for the maxima of neighbouring columns: half as many. */
+static inline void NAME(order_halved)(const uint8_t *sums, int32_t triples, int16_t *ordered)
+{
+    const quarters q = NAME(quarters)(sums);
+    for (int half = 0; half < 2; half++, ordered += LANES)
+        for (int i = 0; i < LANES; i++) {
+            const uint16_t most = q.even[half][i] > q.odd[half][i] ? q.even[half][i] : q.odd[half][i];
+            ordered[i] = (int16_t)(most - TAPS * triples);
+        }
+}
+
+/* Whether `cut` can be used: neighbouring levels in int8, few thresholds, sums of 15 bits. */
+static inline int NAME(can_cut)(const lehr_layer *layer, int32_t triples)
+{
+    if (layer->steps == 0 || layer->steps > 15 || layer->target_type != LEHR_INT8 || 2 * TAPS * triples > 0x7fff)
+        return 0;
+    for (int32_t k = 0; k < layer->steps; k++)
+        if (layer->levels[k + 1] != layer->levels[0] + k + 1)
+            return 0;
+    return 1;
+}
+
+/* Thresholds on lanes, without leaving them. For biased sums and thresholds in 0..0x7fff, bit 15 of
+ * sum + 0x8000 - threshold tells sum >= threshold. Writes PIXELS codes. */
+static inline void NAME(cut)(const lehr_layer *layer, int32_t channel, const uint8_t *sums, int32_t triples, uint8_t *to)
+{
+    const int32_t *thresholds = (const int32_t *)layer->thresholds + (size_t)channel * (size_t)layer->steps;
+    const int32_t direction = layer->directions[channel], bias = TAPS * triples, most = 2 * bias;
+    /* -sum >= t is not sum >= 1 - t: then codes count down from the last level; 0x100 keeps lanes from borrowing */
+    const VECTOR start = NAME(splat)((uint16_t)(0x100 + (uint8_t)layer->levels[direction > 0 ? 0 : layer->steps]));
+    const VECTOR byte = NAME(splat)(0x00ff);
+    VECTOR code[4] = {start, start, start, start};
+    for (int32_t k = 0; k < layer->steps; k++) {
+        const int32_t bound = thresholds[k] > most ? most : thresholds[k] < -most ? -most : thresholds[k];
+        const int32_t biased = (direction > 0 ? bound : 1 - bound) + bias;
+        const int32_t cut = biased < 0 ? 0 : biased > 0x8000 ? 0x8000 : biased;
+        const VECTOR offset = NAME(splat)((uint16_t)(0x8000 - cut));
+        for (int i = 0; i < 4; i++) {
+            const VECTOR reached = SHIFT(NAME(load)(sums + i * VECTOR_BYTES) + offset, 15);
+            code[i] = direction > 0 ? code[i] + reached : code[i] - reached;
         }
     }
+    NAME(store)(to, (code[0] & byte) | (code[1] & byte) << 8);
+    NAME(store)(to + VECTOR_BYTES, (code[2] & byte) | (code[3] & byte) << 8);
 }
 
 static void NAME(ternary)(const lehr_layer *layer, const void *source, void *target, void *scratch)
@@ -329,6 +393,8 @@ static void NAME(ternary)(const lehr_layer *layer, const void *source, void *tar
     const int32_t pixels = layer->out_rows * layer->out_columns, triples = NAME(triples)(layer);
     const int32_t outs = layer->out_channels / layer->groups;
     const uint8_t *weights = layer->weights;
+    const int halved = kept != NULL && layer->pool_columns == 2 && layer->out_columns % 2 == 0;
+    const int cuttable = kept == NULL && NAME(can_cut)(layer, triples);
 
     NAME(gather)(layer, source, 1, planar);
     memset(planar + p.size * p.count, 0, 4 * VECTOR_BYTES);
@@ -349,15 +415,27 @@ static void NAME(ternary)(const lehr_layer *layer, const void *source, void *tar
             }
             const int32_t n = pixels - pixel < PIXELS ? pixels - pixel : PIXELS;
             for (int32_t out = 0; out < outs; out++) {
+                const int32_t channel = group * outs + out;
+                const size_t at = (size_t)channel * (size_t)pixels + (size_t)pixel;
+                const uint8_t *sum = sums + (size_t)out * 4 * VECTOR_BYTES;
                 int16_t ordered[PIXELS];
-                NAME(ternary_order)(sums + (size_t)out * 4 * VECTOR_BYTES, triples, ordered);
-                NAME(deliver)(layer, group * outs + out, ordered, pixel, n, kept, target);
+                if (halved) {
+                    NAME(order_halved)(sum, triples, ordered);
+                    memcpy(kept + at / 2, ordered, (size_t)(n / 2) * sizeof *kept);
+                } else if (cuttable) {
+                    uint8_t codes_now[PIXELS];
+                    NAME(cut)(layer, channel, sum, triples, codes_now);
+                    memcpy((uint8_t *)target + at, codes_now, (size_t)n);
+                } else {
+                    NAME(order)(sum, triples, ordered);
+                    NAME(deliver)(layer, channel, ordered, at, n, kept, target);
+                }
             }
         }
     }
     if (kept != NULL)
         for (int32_t out = 0; out < layer->out_channels; out++)
-            NAME(pool)(layer, out, kept + (size_t)out * (size_t)pixels, target);
+            NAME(pool)(layer, out, kept + (size_t)out * (size_t)pixels / (halved ? 2 : 1), halved, target);
 }
 
 static size_t NAME(ternary_scratch)(const lehr_layer *layer)
@@ -425,13 +503,14 @@ static void NAME(wide)(const lehr_layer *layer, const void *source, void *target
                 int16_t ordered[LANES];
                 const VECTOR sum = NAME(split)(NAME(load)(sums + (size_t)out * VECTOR_BYTES));
                 NAME(store)(ordered, sum);
-                NAME(deliver)(layer, group * outs + out, ordered, pixel, n, kept, target);
+                const int32_t channel = group * outs + out;
+                NAME(deliver)(layer, channel, ordered, (size_t)channel * (size_t)pixels + (size_t)pixel, n, kept, target);
             }
         }
     }
     if (kept != NULL)
         for (int32_t out = 0; out < layer->out_channels; out++)
-            NAME(pool)(layer, out, kept + (size_t)out * (size_t)pixels, target);
+            NAME(pool)(layer, out, kept + (size_t)out * (size_t)pixels, 0, target);
 }
 
 static size_t NAME(wide_scratch)(const lehr_layer *layer)
