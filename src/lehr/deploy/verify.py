@@ -1,7 +1,7 @@
 """Check that the same network gives the same answers everywhere: torch, the reference run, C, ONNX.
 
-    for check in verify(model, net, images):
-        print(check)        # "reference run: 364 images, 0 classes and 0 logits differ from torch"
+for check in verify(model, net, images):
+    print(check)        # "reference run: 364 images, 0 classes and 0 logits differ from torch"
 """
 
 from __future__ import annotations
