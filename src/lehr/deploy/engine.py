@@ -152,9 +152,7 @@ class Engine:
         for layer in self._plan.layers:
             operation = OPERATIONS[layer.operation]
             if operation in ("CONV", "LINEAR"):
-                rows.append(
-                    KernelRow(layer.name, _KERNEL_NAMES[KERNELS[layer.kernel]], self.level, layer.why)
-                )
+                rows.append(KernelRow(layer.name, _KERNEL_NAMES[KERNELS[layer.kernel]], self.level, layer.why))
             else:
                 rows.append(KernelRow(layer.name, operation.lower().replace("_", " "), "scalar"))
         return Description(tuple(rows))
@@ -176,9 +174,7 @@ class Engine:
             self._run_part(images, out, integer)
         else:
             bounds = np.linspace(0, len(images), min(self.threads, len(images)) + 1).astype(int)
-            parts = [
-                self._pool.submit(self._run_part, images[a:b], out[a:b], integer) for a, b in pairwise(bounds)
-            ]
+            parts = [self._pool.submit(self._run_part, images[a:b], out[a:b], integer) for a, b in pairwise(bounds)]
             for part in parts:
                 part.result()
         return out.astype(np.int64) if integer else out
@@ -223,9 +219,7 @@ def find_compiler() -> list[str]:
     raise RuntimeError(f"there is no C compiler (cc, gcc or clang, or set CC). {_NO_COMPILER}")
 
 
-_NO_COMPILER = (
-    "lehr.deploy.compile needs one to build its runtime; IntegerNet.run works without, only slower."
-)
+_NO_COMPILER = "lehr.deploy.compile needs one to build its runtime; IntegerNet.run works without, only slower."
 
 
 def cache_folder() -> Path:

@@ -121,9 +121,7 @@ class Layer:
 
 # The struct's fields in its order, with their Python types.
 TYPE_OF_FIELD = {
-    name: field.type
-    for name, field in Layer.__dataclass_fields__.items()
-    if name not in ("name", "value", "why")
+    name: field.type for name, field in Layer.__dataclass_fields__.items() if name not in ("name", "value", "why")
 }
 FIELDS = tuple(TYPE_OF_FIELD)
 
@@ -164,9 +162,7 @@ def plan(net: IntegerNet) -> Plan:
     only_reader = {
         operation.sources[0]: operation
         for operation in net.operations
-        if len(operation.sources) == 1
-        and readers[operation.sources[0]] == 1
-        and operation.sources[0] not in kept
+        if len(operation.sources) == 1 and readers[operation.sources[0]] == 1 and operation.sources[0] not in kept
     }
     layers: list[Layer] = []
     names: dict[str, str] = {}  # Flatten: another name for the same value
@@ -183,11 +179,7 @@ def plan(net: IntegerNet) -> Plan:
         values = [net.values[name] for name in operation.sources] or [image]
         layer = _layer(operation, values, net.values[operation.name])
         if isinstance(operation, (Conv, Linear)):
-            if (
-                layer.weights is not None
-                and layer.weights.dtype == np.float32
-                and values[0].kind == "integer"
-            ):
+            if layer.weights is not None and layer.weights.dtype == np.float32 and values[0].kind == "integer":
                 cast = _cast(sources[0], values[0])
                 layers.append(cast)
                 inputs.append(sources)
@@ -351,9 +343,7 @@ def _conv_weights(operation: Conv, kernel: str, value: Value) -> np.ndarray:
     trits[:, :taps] = weight.values.reshape(out, taps)
     codes = (8 * (trits.reshape(out, triples, 3) + 1) @ np.array([9, 3, 1], np.int16)).astype(np.uint8)
     groups = codes.reshape(operation.groups, out // operation.groups, triples)
-    return np.concatenate(
-        [group[:, at : at + BLOCK].ravel() for group in groups for at in range(0, triples, BLOCK)]
-    )
+    return np.concatenate([group[:, at : at + BLOCK].ravel() for group in groups for at in range(0, triples, BLOCK)])
 
 
 def _bit_planes(weight: Weights | np.ndarray) -> np.ndarray:
@@ -371,9 +361,7 @@ def _plain(weight: Weights | np.ndarray, value: Value) -> np.ndarray:
     return values if value.kind == "integer" else values.astype(np.float32)
 
 
-def _places(
-    layers: list[Layer], inputs: list[tuple[str, ...]], kept: Iterable[str]
-) -> tuple[dict[str, int], int]:
+def _places(layers: list[Layer], inputs: list[tuple[str, ...]], kept: Iterable[str]) -> tuple[dict[str, int], int]:
     """An offset for each value: the lowest that no value alive at the same time takes."""
     last_use = {name: index for index, sources in enumerate(inputs) for name in sources}
     last_use.update(dict.fromkeys(kept, len(layers)))
