@@ -21,6 +21,7 @@ from lehr.expression import parse
 from lehr.table import table
 
 _COARSER = (8, 4, 2, 1)  # the rows: how the error falls on the way to the epsilon asked for
+_LABEL = 30  # characters that fit above a panel
 
 
 def approximate_formula(
@@ -57,5 +58,6 @@ def approximate_formula(
         from lehr.report.figures import approximation  # matplotlib is slow to load and not always wanted
         from lehr.report.style import save
 
-        lines += [f"drawn: {path}" for path in save(approximation(f, net, label=str(f)), out, formats)]
+        label = f.text if len(f.text) <= _LABEL else f"{f.text[: _LABEL - 1]}…"
+        lines += [f"drawn: {path}" for path in save(approximation(f, net, label), out, formats)]
     return "\n".join(lines)

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,6 +45,7 @@ from lehr.report.style import BLACK, BLUE, COLUMN, CYCLE, DASHES, FORMATS, PAGE,
 from lehr.theory import Collapse, collapse, derivative
 
 NOISES: tuple[type[Noise], ...] = (Uniform, Triangular, Normal, Logistic)
+_FINE = 50
 _SLATE = "#5A6B7C"  # what is said in passing
 
 
@@ -284,7 +286,7 @@ def _shade(axes: Axes, windows: Sequence[Window]) -> None:
             axes.text(*place, str(numbers[0]), transform=frame, ha="center", va="bottom", fontsize=7, color=_SLATE)
     if windows:
         text = "layer annealed" if apart else "shaded: layers annealing"
-        axes.set_title(text, loc="left", fontsize=7, color=_SLATE, pad=9 if apart else 3)
+        axes.set_title(text, loc="left", fontsize=7, color=_SLATE, pad=12 if apart else 3)
 
 
 def _approximation_curves(f: Function, net: Approximation, label: str) -> Figure:
@@ -305,18 +307,24 @@ def _approximation_curves(f: Function, net: Approximation, label: str) -> Figure
     return figure
 
 
-def _approximation_maps(f: Function, net: Approximation, label: str, points: int = 400) -> Figure:
+def _approximation_maps(f: Function, net: Approximation, label: str, points: int = 800) -> Figure:
     axis = (torch.arange(points, dtype=net.thresholds.dtype) + 0.5) / points * net.side
     x = torch.full((points * points, net.dimension), net.side / 2, dtype=axis.dtype)
     x[:, 1], x[:, 0] = axis.repeat_interleave(points), axis.repeat(points)
     truth, value = (_values(g, x).reshape(points, points) for g in (f, net))
+    error, said = value - truth, f"error, at most {net.bound:.3g}"
+    tone: dict[str, Any] = {"vmin": -net.bound, "vmax": net.bound, "cmap": "RdBu_r"}
+    if net.n > _FINE:  # too fine for a picture: of each of _FINE x _FINE squares, which hold whole cubes, the largest
+        squares = np.abs(error).reshape(_FINE, points // _FINE, _FINE, points // _FINE)
+        error, said = squares.max(axis=(1, 3)), f"largest |error|, at most {net.bound:.3g}"
+        tone = {"vmin": 0, "vmax": net.bound, "cmap": "magma_r"}
     figure = Figure(figsize=(PAGE, 2.1))
     panels = figure.subplots(1, 3, sharey=True)
-    low, high = truth.min().item(), truth.max().item()
+    shared = {"vmin": truth.min(), "vmax": truth.max()}
     images = (
-        (truth, label, {"vmin": low, "vmax": high}),
-        (value, rf"network, $N = {net.n}^{net.dimension} = {net.N}$", {"vmin": low, "vmax": high}),
-        (value - truth, rf"error, at most {net.bound:.3g}", {"vmin": -net.bound, "vmax": net.bound, "cmap": "RdBu_r"}),
+        (truth, label, shared),
+        (value, rf"network, $N = {net.n}^{net.dimension} = {net.N}$", shared),
+        (error, said, tone),
     )
     for axes, (image, title, colours) in zip(panels, images, strict=True):
         shown = axes.imshow(

@@ -85,6 +85,8 @@ def save(figure: Figure, path: Path, formats: Sequence[str] = FORMATS) -> list[P
     path.parent.mkdir(parents=True, exist_ok=True)
     written = []
     with matplotlib.rc_context(_STYLE):
+        figure.draw_without_rendering()  # lays it out, once for all formats
+        figure.set_layout_engine("none")
         for name in formats:
             target = path.with_name(f"{path.name}.{name}")
             figure.savefig(target, format=name, metadata=_STAMPS[name])
