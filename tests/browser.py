@@ -6,19 +6,31 @@ No driver and no package: Chromium reads commands from file descriptor 3 and ans
 from __future__ import annotations
 
 import base64
+import fcntl
 import itertools
 import json
 import os
 import select
 import shutil
-import subprocess
+import signal
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-_FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-pipe"]
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--remote-debugging-pipe",
+)
 
 
 class Browser:
@@ -27,28 +39,35 @@ class Browser:
     def __init__(self) -> None:
         assert CHROMIUM is not None
         self._profile = tempfile.mkdtemp(prefix="lehr-browser-")
-        theirs_in, self._out = os.pipe()
-        self._in, theirs_out = os.pipe()
-        command = [CHROMIUM, *_FLAGS, f"--user-data-dir={self._profile}", "about:blank"]
-        self._process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh", *command],
-            pass_fds=(theirs_in, theirs_out),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+        commands, answers = _high_pipe(), _high_pipe()
+        self._out, self._in = commands[1], answers[0]
+        self._pid = os.posix_spawn(
+            CHROMIUM,
+            [CHROMIUM, *_FLAGS, f"--user-data-dir={self._profile}", "about:blank"],
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, commands[0], 3),
+                (os.POSIX_SPAWN_DUP2, answers[1], 4),
+                *((os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)),
+            ],
         )
-        os.close(theirs_in)
-        os.close(theirs_out)
+        os.close(commands[0])
+        os.close(answers[1])
         self._ids = itertools.count(1)
         self._buffer = b""
         self._session: str | None = None
         self._loaded = False
         self.problems: list[str] = []
         self.requests: list[str] = []
-        target = next(one for one in self.call("Target.getTargets")["targetInfos"] if one["type"] == "page")
-        attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-        self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
+        try:
+            target = next(one for one in self.call("Target.getTargets")["targetInfos"] if one["type"] == "page")
+            attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+            self._session = attached["sessionId"]
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                self.call(f"{domain}.enable")
+        except BaseException:
+            self.close()
+            raise
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """A DevTools command and its answer; events on the way are noted."""
@@ -95,8 +114,8 @@ class Browser:
 
     def close(self) -> None:
         """End the browser and remove what it left."""
-        self._process.terminate()
-        self._process.wait(timeout=20)
+        os.kill(self._pid, signal.SIGTERM)
+        os.waitpid(self._pid, 0)
         os.close(self._in)
         os.close(self._out)
         shutil.rmtree(self._profile, ignore_errors=True)
@@ -125,3 +144,12 @@ class Browser:
                 self.problems.append(details["entry"]["text"])
             case "Network.requestWillBeSent":
                 self.requests.append(details["request"]["url"])
+
+
+def _high_pipe() -> tuple[int, int]:
+    """A pipe whose ends are not among the descriptors the browser is given."""
+    ends = os.pipe()
+    high = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
+    for end in ends:
+        os.close(end)
+    return high[0], high[1]

@@ -148,10 +148,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _call(function: Callable[..., None], word: str, arguments: Sequence[str]) -> None:
     parser = ArgumentParser(prog=f"lehr {word}", description=function.__doc__, exit_on_error=False)
-    several = {name for name, kind in get_type_hints(function).items() if kind == list[Path]}  # words, not one list
+    several: set[str | int] = {
+        name for name, kind in get_type_hints(function).items() if kind == list[Path]
+    }  # words, not one list
     parser.add_function_arguments(function, as_positional=True, fail_untyped=False, skip=several)
     for name in several:
-        parser.add_argument(name, nargs="+", type=Path)
+        parser.add_argument(str(name), nargs="+", type=Path)
     values: dict[str, Any] = vars(parser.parse_args(list(arguments)))
     function(**values)
 

@@ -11,6 +11,7 @@ markupsafe, which escapes it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Band:
-    """Epochs to shade, with a short label on top."""
+    """Epochs to shade, with a short label on top where bands do not overlap."""
 
     start: float
     end: float
@@ -124,14 +125,12 @@ class _Frame:
         return self.size[1] - _BOTTOM - self.axis.place(value) * (self.size[1] - _TOP - _BOTTOM)
 
     def path(self, epochs: Sequence[float], values: Sequence[float]) -> str:
-        """Through the points in order; a point without neighbours becomes a dot."""
-        drawn, pen_down = [], False
-        for epoch, value in zip(epochs, values, strict=True):
-            usable = _drawable(value, self.axis.log)
-            if usable:
-                point = f"{self.x(epoch):.1f} {self.y(value):.1f}"
-                drawn.append(f"L{point}" if pen_down else f"M{point}h0")
-            pen_down = usable
+        """Through the points in order, with gaps where there is no value; a point without neighbours is a dash."""
+        drawn = []
+        points = zip(epochs, values, strict=True)
+        for usable, group in itertools.groupby(points, lambda point: _drawable(point[1], self.axis.log)):
+            places = [f"{self.x(epoch):.1f} {self.y(value):.1f}" for epoch, value in group] if usable else []
+            drawn.append(f"M{places[0]}h4" if len(places) == 1 else "".join(["M" * usable, "L".join(places)]))
         return "".join(drawn)
 
     def bands(self, bands: Sequence[Band]) -> list[Markup]:
@@ -147,7 +146,7 @@ class _Frame:
                     'x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>'
                 ).format(band.depth, shade, left, top, right - left, bottom - top)
             )
-            if right - left > 7 * len(band.label) + 4:
+            if overlap == 1 and right - left > 7 * len(band.label) + 4:
                 label = Markup('<text class="band" x="{:.1f}" y="{}">{}</text>')
                 drawn.append(label.format((left + right) / 2, top - 4, band.label))
         return drawn
@@ -155,18 +154,17 @@ class _Frame:
     def svg(self, title: str, epochs: Sequence[float], series: Sequence[Series], content: Sequence[Markup]) -> Markup:
         width, height = self.size
         right, bottom = width - _RIGHT, height - _BOTTOM
-        parts = []
-        for tick in self.axis.ticks:
-            parts.append(
-                Markup(
-                    '<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
-                    '<text class="value" x="{}" y="{:.1f}">{}</text>'
-                ).format(_LEFT, right, self.y(tick), self.y(tick), _LEFT - 7, self.y(tick), _shown(tick, self.unit))
-            )
+        parts = [
+            Markup(
+                '<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
+                '<text class="value" x="{}" y="{:.1f}">{}</text>'
+            ).format(_LEFT, right, self.y(tick), self.y(tick), _LEFT - 7, self.y(tick), _shown(tick, self.unit))
+            for tick in self.axis.ticks
+        ]
         for tick in _ticks(0.0, self.end, 6 if width > 300 else 3, whole=True):
             place = Markup('<text class="epoch" x="{:.1f}" y="{}">{:g}</text>')
             parts.append(place.format(self.x(tick), bottom + 18, tick))
-        parts.append(Markup('<text class="name" x="{}" y="{}">epoch</text>').format(_LEFT - 7, bottom + 18))
+        parts.append(Markup('<text class="name" x="{}" y="{}">epoch</text>').format(_LEFT - 12, bottom + 18))
         data = {
             "unit": self.unit,
             "epochs": list(epochs),

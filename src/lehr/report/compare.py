@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
-import os
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -147,13 +148,13 @@ class Comparison:
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Header and rows to be read."""
-        header = ("run", "runs", "data", "network", "method", "weights", "activations", "first/last", "epochs")
+        header = ("run", "data", "network", "method", "weights", "activations", "first/last", "epochs", "runs")
         header += ("validation", "test", "to full precision", "time")
         rows = []
         for group in self.groups:
             how, points = group.method, self.points(group)
-            row = (group.name, f"{len(group.runs)}", group.recipe.data.name, group.network, how.name, how.weights)
-            row += (how.activations, how.ends, group.epochs)
+            row = (group.name, group.recipe.data.name, group.network, how.name, how.weights, how.activations)
+            row += (how.ends, group.epochs, f"{len(group.runs)}")
             row += tuple(str(group.accuracy(split) or "not yet") for split in ("val", "test"))
             reference = "reference" if self.reference(group) is group else ""
             rows.append((*row, reference if points is None else f"{points:+.2f}", duration(group.seconds)))
@@ -245,7 +246,8 @@ def _common_name(names: Sequence[str]) -> str:
     """
     if len(names) == 1:
         return names[0]
-    common = os.path.commonprefix(list(names)).rstrip("0123456789").rstrip("-_.").removesuffix("seed").rstrip("-_.")
+    alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    common = re.sub(r"[-_.]?(seed\d*)?$", "", "".join(letters[0] for letters in alike))
     return common or f"{names[0]} and {len(names) - 1} more"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lehr.annealing import Window
-from lehr.training.folder import RunError, RunFolder, load_checkpoint
+from lehr.training.folder import RunError, RunFolder
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import read
 
@@ -25,7 +25,7 @@ class History:
     path: Path
     recipe: Recipe
     info: dict[str, Any]
-    results: dict[str, Any]
+    results: dict[str, float]
     metrics: dict[str, list[float]]
 
     @property
@@ -46,16 +46,17 @@ class History:
     @property
     def seconds(self) -> float | None:
         """How long training took."""
-        return self.results.get("seconds", self.results.get("seconds of this session"))
+        return self.results.get("seconds")
 
-    def last(self, metric: str) -> float | None:
-        """The newest value of a metric."""
-        values = [value for value in self.metrics.get(metric, []) if not math.isnan(value)]
-        return values[-1] if values else None
+    @property
+    def end(self) -> dict[str, float]:
+        """The results, and of what they do not hold the last metrics."""
+        last = {name: values[-1] for name, values in self.metrics.items() if not math.isnan(values[-1])}
+        return last | self.results
 
     def accuracy(self, split: str) -> float | None:
         """Noise-free accuracy at the end, or on validation data as far as the run is."""
-        return self.results.get(f"{split}/accuracy", self.last(f"{split}/accuracy"))
+        return self.end.get(f"{split}/accuracy")
 
     def below(self, prefix: str) -> dict[str, list[float]]:
         """The metrics named PREFIX/..., by the rest of their names.
@@ -77,8 +78,9 @@ class History:
 
     @property
     def levels_used(self) -> list[float]:
-        """The levels at least one weight is at after the last epoch."""
-        return sorted({q for levels in self.shares.values() for q, values in levels.items() if values[-1] > 0})
+        """The levels at least one weight is at."""
+        shares = {name: share for name, share in self.end.items() if name.startswith("share/")}
+        return sorted({float(name.rsplit("/", 1)[1]) for name, share in shares.items() if share > 0})
 
     @property
     def windows(self) -> list[Window]:
@@ -90,21 +92,18 @@ class History:
 
     @property
     def noise_left(self) -> float | None:
-        """The largest forward std of the network as it is saved; None where nothing is quantized."""
-        if not self.below("std/forward"):
-            return None
-        folder = RunFolder(self.path)
-        if folder.final.exists():
-            state = load_checkpoint(folder.final)["state_dict"]
-            stds = [float(value.max()) for key, value in state.items() if key.endswith("forward_std")]
-            return max(stds, default=0.0)
-        return max(values[-1] for values in self.below("std/forward").values())
+        """The largest forward std of a layer, at the end or in the last epoch; None where nothing is quantized."""
+        return max((std for name, std in self.end.items() if name.startswith("std/forward/")), default=None)
 
 
 def read_run(path: Path) -> History:
     """Read a run folder; only its recipe must be there."""
     folder = RunFolder.open(path)
-    return History(path, read(folder.recipe), _json(folder.info), _json(folder.results), _columns(folder))
+    results = _json(folder.results)
+    for name, value in results.items():
+        if not isinstance(value, int | float):
+            raise RunError(f"{folder.results}: {name} should be a number, got {value!r}")
+    return History(path, read(folder.recipe), _json(folder.info), results, _columns(folder))
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import jinja2
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lehr.annealing import Window
 from lehr.data import Batches, DataError, Dataset
@@ -31,6 +31,8 @@ from lehr.report.numbers import duration, percent, size
 from lehr.summary import Summary, summarize
 from lehr.training.folder import RunError, RunFolder
 from lehr.training.recipe import Recipe
+
+T = TypeVar("T")
 
 _LOG_FROM = 30.0  # a loss that falls further than this many times is drawn on a logarithmic axis
 _LARGEST_MATRIX = 20  # classes; of more, only the most frequent confusions are told
@@ -72,6 +74,11 @@ class Confusion:
         """Of the images of class `truth`, the share answered with `answer`."""
         return self.counts[truth][answer] / max(sum(self.counts[truth]), 1)
 
+    def look(self, truth: int, answer: int) -> str:
+        """The style sheet's classes of a cell; deep ones are dark enough for light text."""
+        kind, deep_from = ("right", 0.7) if truth == answer else ("wrong", 0.2)
+        return f"{kind} deep" if self.share(truth, answer) > deep_from else kind
+
     def worst(self) -> list[tuple[str, str, int, int]]:
         """The most frequent confusions: class, taken for, how often, of how many."""
         mistakes = [
@@ -86,11 +93,9 @@ class Confusion:
 def write_report(path: Path) -> Path:
     """Write RUN/report.html and return its path; of an unfinished run, as far as it is."""
     history = read_run(path)
-    summary = confusion = missing = None
-    try:
-        summary, confusion = _examine(path)
-    except (RunError, DataError, OSError, RuntimeError) as error:
-        missing = str(error).splitlines()[0]
+    missing: dict[str, str] = {}
+    summary = _unless_missing("table of layers", lambda: summarize(*_network(path)), missing)
+    confusion = _unless_missing("confusion matrix", lambda: confuse(*_network_and_test_images(path)), missing)
     target = path / "report.html"
     page = render(
         "run.html",
@@ -101,6 +106,7 @@ def write_report(path: Path) -> Path:
         figures=_figures(history, summary, confusion),
         charts=_charts(history),
         shares=_share_charts(history),
+        share_table=_share_table(history),
         windows=_told_windows(history.windows),
         summary=summary,
         confusion=confusion,
@@ -151,25 +157,38 @@ def confuse(model: nn.Module, dataset: Dataset) -> Confusion:
     return Confusion(dataset.classes, counts.tolist())
 
 
-def _examine(path: Path) -> tuple[Summary, Confusion]:
-    """What only the network and its data can tell."""
+def _network(path: Path) -> tuple[nn.Module, Tensor]:
+    from lehr.training.run import network_of
+
+    return network_of(str(path))
+
+
+def _network_and_test_images(path: Path) -> tuple[nn.Module, Dataset]:
     from lehr.training.run import load_run
 
     model, _, splits = load_run(path)
-    return summarize(model, splits.test.images[:1]), confuse(model, splits.test)
+    return model, splits.test
+
+
+def _unless_missing(name: str, make: Callable[[], T], missing: dict[str, str]) -> T | None:
+    """What `make` gives; None, and the reason in `missing`, if the network or its data are not to be had."""
+    try:
+        return make()
+    except (RunError, DataError, OSError, RuntimeError) as error:  # RuntimeError: weights of another network
+        missing[name] = str(error).splitlines()[0]
+        return None
 
 
 def _figures(history: History, summary: Summary | None, confusion: Confusion | None) -> list[Figure]:
     tested = f"{confusion.right:,} of {confusion.total:,} images" if confusion and history.finished else ""
     figures = [Figure("test accuracy", percent(history.accuracy("test")), tested)]
-    running = history.results.get("val/accuracy with running statistics")
+    running = history.results.get("val/running_accuracy")
     note = f"{percent(running)} with running BatchNorm statistics" if running is not None else "without noise"
     figures.append(Figure("validation accuracy", percent(history.accuracy("val")), note))
     if history.levels_used:
         layers = len(history.shares)
-        shown = ", ".join(f"{level:g}".replace("-", "−") for level in history.levels_used)
-        if len(history.levels_used) > 5:
-            shown = f"{len(history.levels_used)}"
+        levels = history.levels_used
+        shown = ", ".join(map(_level, levels)) if len(levels) <= 5 else f"{len(levels)}"
         figures.append(Figure("levels of weights", shown, f"in {layers} quantized layer{'s' * (layers != 1)}"))
     left = history.noise_left
     if left is not None:
@@ -237,12 +256,22 @@ def _share_charts(history: History) -> list[Chart]:
     end = max(history.recipe.epochs, len(history.epochs))
     charts = []
     for path, levels in history.shares.items():
-        series = [
-            Series(f"{level:g}".replace("-", "−"), values, "level", 2 * place - 1)
-            for (level, values), place in zip(levels.items(), depths(len(levels)), strict=True)
-        ]
+        reach = max(map(abs, levels)) or 1.0
+        series = [Series(_level(level), values, "level", level / reach) for level, values in levels.items()]
         charts.append(areas(path, history.epochs, series, end=end))
     return charts
+
+
+def _share_table(history: History) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The levels, and of each layer the share of its weights at each after the last epoch."""
+    shares = history.shares
+    levels = sorted({level for layer in shares.values() for level in layer})
+    rows = [(path, [percent(at[q][-1]) if q in at else "" for q in levels]) for path, at in shares.items()]
+    return [_level(level) for level in levels], rows
+
+
+def _level(level: float) -> str:
+    return f"{level:g}".replace("-", "−")
 
 
 def _bands(windows: Sequence[Window]) -> list[Band]:

@@ -27,7 +27,7 @@ def print_results(path: Path, results: Mapping[str, Any]) -> None:
     table = _table(str(path), ("", "accuracy", "loss"), left=1)
     for name, split in (("validation", "val"), ("test", "test")):
         _add(table, name, percent(results[f"{split}/accuracy"]), f"{results[f'{split}/loss']:.4f}")
-    running = results.get("val/accuracy with running statistics")
+    running = results.get("val/running_accuracy")
     if running is not None:
         _add(table, "validation, running BatchNorm statistics", percent(running), "")
     console = _console()
@@ -41,7 +41,7 @@ def print_recipes(recipes: Mapping[str, Recipe]) -> None:
     """One line a recipe."""
     table = _table(None, ("recipe", "data", "network", "method", "epochs", "result"), left=4)
     for name, recipe in recipes.items():
-        row = (name, recipe.data.name, network(recipe), method(recipe).name, str(recipe.epochs), recipe.result)
+        row = (name, recipe.data.name, network(recipe), method(recipe).name, str(recipe.epochs), recipe.result or "")
         _add(table, *row)
     _console().print(table)
 
@@ -67,7 +67,7 @@ def print_demo(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
 def print_comparison(comparison: Comparison) -> None:
     """Several runs, one line for those that differ in the seed alone."""
     header, rows = comparison.table()
-    table = _table(None, header, left=8)
+    table = _table(None, header, left=7)
     for row in rows:
         _add(table, *row)
     console = _console()
