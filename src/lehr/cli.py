@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from jsonargparse import ArgumentError, ArgumentParser
 
@@ -77,12 +77,31 @@ def summary(run: str) -> None:
     print(summarize(model, images))
 
 
+def report(run: Path) -> None:
+    """Write RUN/report.html: the run, finished or not, as one page."""
+    from lehr.report.page import write_report
+
+    print(write_report(run))
+
+
+def compare(runs: list[Path], out: Path | None = None) -> None:
+    """Several runs in one table and one page; compare.html, .csv and .md go beside the first run, or to --out."""
+    from lehr.report.compare import compare, write_comparison
+    from lehr.report.terminal import print_comparison
+
+    comparison = compare(runs)
+    print_comparison(comparison)
+    print(*write_comparison(comparison, runs[0].resolve().parent if out is None else out), sep="\n")
+
+
 def demo(out: Path = Path("runs/demo")) -> None:
     """From nothing to an evaluated ternary network: the digits recipe, with its full-precision twin and a report."""
+    from lehr.report.page import write_report
     from lehr.report.terminal import print_demo
     from lehr.training.run import demo
 
-    print_demo(demo(out))
+    print_demo(out, demo(out))
+    print(f"the ternary run as a page: {write_report(out / 'digits-ana')}")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -92,6 +111,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "recipes": recipes,
     "data": data,
     "summary": summary,
+    "report": report,
+    "compare": compare,
 }
 
 
@@ -127,7 +148,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _call(function: Callable[..., None], word: str, arguments: Sequence[str]) -> None:
     parser = ArgumentParser(prog=f"lehr {word}", description=function.__doc__, exit_on_error=False)
-    parser.add_function_arguments(function, as_positional=True, fail_untyped=False)
+    several: set[str | int] = {
+        name for name, kind in get_type_hints(function).items() if kind == list[Path]
+    }  # words, not one list
+    parser.add_function_arguments(function, as_positional=True, fail_untyped=False, skip=several)
+    for name in several:
+        parser.add_argument(str(name), nargs="+", type=Path)
     values: dict[str, Any] = vars(parser.parse_args(list(arguments)))
     function(**values)
 
