@@ -14,13 +14,33 @@ if TYPE_CHECKING:
 
 
 def print_results(path: Path, results: Mapping[str, Any]) -> None:
-    """The end of a run."""
+    """The end of a run: accuracy, what re-estimating BatchNorm changed, the levels the weights use, the noise left."""
+    console = Console()
     table = Table(title=f"{path}", title_justify="left")
     for column in ("", "accuracy", "loss"):
         table.add_column(column, justify="left" if not column else "right")
-    for name in ("val", "test"):
-        table.add_row(name, f"{results[f'{name}/accuracy']:.2%}", f"{results[f'{name}/loss']:.4f}")
-    Console().print(table)
+    rows = {"val": "validation", "test": "test", "val/running": "validation, BatchNorm as in training"}
+    for key, name in rows.items():
+        accuracy, loss = (f"{key}{'_' if '/' in key else '/'}{number}" for number in ("accuracy", "loss"))
+        if accuracy in results:
+            table.add_row(name, f"{results[accuracy]:.2%}", f"{results[loss]:.4f}")
+    console.print(table)
+    shares: dict[str, list[str]] = {}
+    for key, share in results.items():
+        if key.startswith("share/"):
+            layer, level = key.removeprefix("share/").rsplit("/", 1)
+            shares.setdefault(layer, []).append(f"{level}: {share:.1%}")
+    if shares:
+        table = Table(title="weights at each level", title_justify="left")
+        table.add_column("layer")
+        table.add_column("levels")
+        for layer, levels in shares.items():
+            table.add_row(layer, "  ".join(levels))
+        console.print(table)
+    stds = {key.removeprefix("std/forward/"): std for key, std in results.items() if key.startswith("std/forward/")}
+    noisy = [f"layer {layer} std {std:.4g}" for layer, std in stds.items() if std > 0]
+    if stds:
+        console.print(f"noise left: {', '.join(noisy) or 'none'}")
 
 
 def print_recipes(recipes: Mapping[str, Recipe]) -> None:
