@@ -10,7 +10,10 @@ code 2, a failure while working is one sentence and exit code 1, a signal is 128
 from __future__ import annotations
 
 import argparse
+import inspect
+import re
 import sys
+import typing
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -76,7 +79,7 @@ def recipes() -> None:
     print_recipes({name: named(name) for name in names()})
 
 
-def data(name: str, root: Path | None = None) -> None:
+def data(name: str, *, root: Path | None = None) -> None:
     """Fetch a data set, check it, and say where it is."""
     from lehr.data import fetch, folder, load
 
@@ -103,7 +106,7 @@ def report(run: Path) -> None:
     print(write_report(run))
 
 
-def compare(runs: list[Path], out: Path | None = None) -> None:
+def compare(runs: list[Path], *, out: Path | None = None) -> None:
     """Several runs in one table and one page; compare.html, .csv and .md go beside the first run, or to --out."""
     from lehr.report.compare import compare, write_comparison
     from lehr.report.terminal import print_comparison
@@ -114,7 +117,11 @@ def compare(runs: list[Path], out: Path | None = None) -> None:
 
 
 def export(
-    run: Path, to: Literal["packed", "onnx", "qonnx", "c"], out: Path | None = None, verify: bool = True
+    run: Path,
+    *,
+    to: Literal["packed", "onnx", "qonnx", "c"],
+    out: Path | None = None,
+    verify: bool = True,
 ) -> None:
     """Turn a run's network into integers: a packed .lehr file, ONNX, QONNX, or a folder of C; and compare them all.
 
@@ -134,7 +141,7 @@ def export(
         raise SystemExit(_fail(1, "lehr export: the exported network differs from the trained one: see above"))
 
 
-def predict(file: Path, images: list[Path], resize: bool = False) -> None:
+def predict(file: Path, images: list[Path], *, resize: bool = False) -> None:
     """Classify PNG or JPEG files, or folders of them, with a packed network.
 
     Args:
@@ -159,7 +166,7 @@ def predict(file: Path, images: list[Path], resize: bool = False) -> None:
         raise SystemExit(1)
 
 
-def bench(file: Path, repetitions: int = 100) -> None:
+def bench(file: Path, *, repetitions: int = 100) -> None:
     """Time a packed network on this machine: the engine beside onnxruntime with float32 and with 8-bit weights."""
     from lehr.deploy.bench import bench
     from lehr.deploy.engine import compile
@@ -170,7 +177,7 @@ def bench(file: Path, repetitions: int = 100) -> None:
     print(bench(net, repetitions=repetitions))
 
 
-def approximate(formula: str, epsilon: float, side: float = 1.0, out: Path | None = None) -> None:
+def approximate(formula: str, *, epsilon: float, side: float = 1.0, out: Path | None = None) -> None:
     """Theorem 1 on a formula such as "sin(3*x0)*x1": quantized networks within epsilon of it, and their true error.
 
     Args:
@@ -184,7 +191,7 @@ def approximate(formula: str, epsilon: float, side: float = 1.0, out: Path | Non
     print(approximate_formula(formula, epsilon=epsilon, side=side, out=out))
 
 
-def figures(out: Path, runs: list[Path] = []) -> None:  # noqa: B006 - never changed
+def figures(*, out: Path, runs: list[Path] = []) -> None:  # noqa: B006 - never changed
     """Draw the paper's figures, and those of runs, as SVG, PDF and PNG.
 
     Args:
@@ -196,7 +203,7 @@ def figures(out: Path, runs: list[Path] = []) -> None:  # noqa: B006 - never cha
     print(*draw_all(out, runs), sep="\n")
 
 
-def demo(out: Path = Path("runs/demo")) -> None:
+def demo(*, out: Path = Path("runs/demo")) -> None:
     """From nothing to a ternary network that runs as integers: train digits, compare, export, verify, time."""
     from lehr.deploy.bench import bench
     from lehr.deploy.pack import load
@@ -275,10 +282,29 @@ def _call(word: str, arguments: Sequence[str]) -> None:
         else:
             train(arguments)
         return
-    parser = ArgumentParser(prog=f"lehr {word}", description=function.__doc__, exit_on_error=False)
-    parser.add_function_arguments(function, as_positional=True, fail_untyped=False)
-    values: dict[str, Any] = vars(parser.parse_args(list(arguments)))
+    values: dict[str, Any] = vars(_parser(word, function).parse_args(list(arguments)))
     function(**values)
+
+
+def _parser(word: str, function: Callable[..., None]) -> ArgumentParser:
+    """The signature as a command line: plain arguments by position, a list takes one or more, keywords are options."""
+    description, _, arguments = (function.__doc__ or "").partition("Args:")
+    told = dict(re.findall(r"^\s+(\w+): (.+)$", arguments, flags=re.MULTILINE))
+    parser = ArgumentParser(prog=f"lehr {word}", description=description.strip(), exit_on_error=False)
+    types = typing.get_type_hints(function)
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind, text = types[name], told.get(name)
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            needed = parameter.default is parameter.empty
+            default = None if needed else parameter.default
+            many = {"nargs": "+"} if typing.get_origin(kind) is list else {}
+            kind = typing.get_args(kind)[0] if many else kind
+            parser.add_argument(f"--{name}", type=kind, required=needed, default=default, help=text, **many)
+        elif typing.get_origin(kind) is list:
+            parser.add_argument(name, type=typing.get_args(kind)[0], nargs="+", help=text)
+        else:
+            parser.add_argument(name, type=kind, help=text)
+    return parser
 
 
 def _is_told(error: Exception) -> bool:
