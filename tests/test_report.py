@@ -152,7 +152,7 @@ def test_results_that_re_estimated_batchnorm_show_what_it_changed(tmp_path: Path
     run = make_run(tmp_path / "run", done=2)
     results = json.loads((run / "results.json").read_text()) | {"val/running_accuracy": 0.8765}
     (run / "results.json").write_text(json.dumps(results))
-    assert "87.65 % with running BatchNorm statistics" in write_report(run).read_text()
+    assert "87.65 % with BatchNorm as in training" in write_report(run).read_text()
 
 
 def test_hostile_files_cannot_bring_markup_into_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

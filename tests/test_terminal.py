@@ -25,23 +25,29 @@ def test_the_end_of_a_run_tells_accuracy_levels_and_noise(tmp_path: Path, capsys
     printed = capsys.readouterr().out
     assert table(printed)["test"] == ["90.00 %", "0.4000"]
     assert table(printed)["validation"] == ["91.00 %", "0.3000"]
-    assert "levels of the weights: -1, 0, 1\nnoise left: none\n" in printed
+    assert table(printed)["layer"] == ["−1", "0", "1"]
+    assert table(printed)["layers.4"] == ["25.00 %", "50.00 %", "25.00 %"]
+    assert "noise left: none\n" in printed
 
 
 def test_noise_that_is_left_is_told_with_its_std(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = make_run(tmp_path / "run", done=1)
-    results = json.loads((run / "results.json").read_text()) | {"std/forward/2": 0.125, "val/running_accuracy": 0.5}
+    results = json.loads((run / "results.json").read_text()) | {
+        "std/forward/2": 0.125,
+        "val/running_accuracy": 0.5,
+        "val/running_loss": 0.7,
+    }
     (run / "results.json").write_text(json.dumps(results))
     print_results(run, results)
     printed = capsys.readouterr().out
-    assert "noise left: forward std 0.125" in printed
-    assert table(printed)["validation, running BatchNorm statistics"] == ["50.00 %", ""]
+    assert "noise left: layer 2 std 0.125" in printed
+    assert table(printed)["validation, BatchNorm as in training"] == ["50.00 %", "0.7000"]
 
 
 def test_a_full_precision_run_has_no_levels_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = make_run(tmp_path / "run", recipe="digits-fp", done=1)
     print_results(run, json.loads((run / "results.json").read_text()))
-    assert "levels" not in capsys.readouterr().out
+    assert "level" not in capsys.readouterr().out
 
 
 def test_a_path_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -70,7 +76,7 @@ def test_the_demo_shows_both_networks_with_their_sizes(
     assert rows[""] == ["full precision", "ANA asynchronous, linear"]
     for words, key in (("accuracy on held-out test images", "test"), ("accuracy on validation images", "val")):
         assert rows[words] == [f"{100 * result[f'{key}/accuracy']:.2f} %" for result in results.values()]
-    assert rows["levels of the weights"] == ["32-bit floats", "-1, 0, 1"]
+    assert rows["levels of the weights"] == ["32-bit floats", "−1, 0, 1"]
     assert rows["bytes in 32-bit floats"] == ["337,920", "337,920"]
     assert rows["bytes at log2(levels) bits"] == ["337,920", "16,740"]
 

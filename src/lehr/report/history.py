@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lehr.annealing import Window
+from lehr.report.numbers import level_name, percent
 from lehr.training.folder import RunError, RunFolder
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import read
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -70,17 +74,18 @@ class History:
     @property
     def shares(self) -> dict[str, dict[float, list[float]]]:
         """Of each quantized layer, the share of its weights at each level, from the lowest level to the highest."""
-        layers: dict[str, dict[float, list[float]]] = {}
-        for name, values in self.below("share").items():
-            path, level = name.rsplit("/", 1)
-            layers.setdefault(path, {})[float(level)] = values
-        return {path: dict(sorted(levels.items())) for path, levels in layers.items()}
+        return _by_layer(self.below("share"))
+
+    @property
+    def last_shares(self) -> dict[str, dict[float, float]]:
+        """The same, at the end."""
+        prefix = "share/"
+        return _by_layer({name.removeprefix(prefix): v for name, v in self.end.items() if name.startswith(prefix)})
 
     @property
     def levels_used(self) -> list[float]:
         """The levels at least one weight is at."""
-        shares = {name: share for name, share in self.end.items() if name.startswith("share/")}
-        return sorted({float(name.rsplit("/", 1)[1]) for name, share in shares.items() if share > 0})
+        return sorted({level for layer in self.last_shares.values() for level, share in layer.items() if share > 0})
 
     @property
     def windows(self) -> list[Window]:
@@ -91,9 +96,10 @@ class History:
         return self.recipe.annealing.windows_for(len(forward))
 
     @property
-    def noise_left(self) -> float | None:
-        """The largest forward std of a layer, at the end or in the last epoch; None where nothing is quantized."""
-        return max((std for name, std in self.end.items() if name.startswith("std/forward/")), default=None)
+    def last_noise(self) -> dict[str, float]:
+        """The forward std of each layer, by its number, at the end or in the last epoch; empty without quantizers."""
+        prefix = "std/forward/"
+        return {name.removeprefix(prefix): std for name, std in self.end.items() if name.startswith(prefix)}
 
 
 def read_run(path: Path) -> History:
@@ -104,6 +110,23 @@ def read_run(path: Path) -> History:
         if not isinstance(value, int | float):
             raise RunError(f"{folder.results}: {name} should be a number, got {value!r}")
     return History(path, read(folder.recipe), _json(folder.info), results, _columns(folder))
+
+
+def share_table(history: History) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The levels, and of each layer the share of its weights at each after the last epoch."""
+    shares = history.last_shares
+    levels = sorted({level for layer in shares.values() for level in layer})
+    rows = [(path, [percent(at[q]) if q in at else "" for q in levels]) for path, at in shares.items()]
+    return [level_name(level) for level in levels], rows
+
+
+def _by_layer(columns: Mapping[str, T]) -> dict[str, dict[float, T]]:
+    """Columns PATH/LEVEL as layers of levels, the levels in order."""
+    layers: dict[str, dict[float, T]] = {}
+    for name, values in columns.items():
+        path, level = name.rsplit("/", 1)
+        layers.setdefault(path, {})[float(level)] = values
+    return {path: dict(sorted(levels.items())) for path, levels in layers.items()}
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Numbers as they are read: shares, times, sizes."""
+"""Numbers as they are read: shares, times, sizes, levels."""
 
 from __future__ import annotations
 
@@ -36,3 +36,12 @@ def size(count: float) -> str:
     """
     power = min(max(0, math.floor(math.log10(max(count, 1)) / 3 + 1e-9)), 3)
     return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB')[power]}"
+
+
+def level_name(level: float) -> str:
+    """A level, with a minus sign rather than a hyphen.
+
+    >>> level_name(-1.0), level_name(0.25)
+    ('−1', '0.25')
+    """
+    return f"{level:g}".replace("-", "−")

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from lehr.annealing import Window
 from lehr.data import Batches, DataError, Dataset
 from lehr.report.charts import Band, Chart, Series, areas, lines
-from lehr.report.history import History, read_run
+from lehr.report.history import History, read_run, share_table
 from lehr.report.method import Method, method, network
-from lehr.report.numbers import duration, percent, size
+from lehr.report.numbers import duration, level_name, percent, size
 from lehr.summary import Summary, summarize
 from lehr.training.folder import RunError, RunFolder
 from lehr.training.recipe import Recipe
@@ -106,7 +106,7 @@ def write_report(path: Path) -> Path:
         figures=_figures(history, summary, confusion),
         charts=_charts(history),
         shares=_share_charts(history),
-        share_table=_share_table(history),
+        share_table=share_table(history),
         windows=_told_windows(history.windows),
         summary=summary,
         confusion=confusion,
@@ -183,15 +183,15 @@ def _figures(history: History, summary: Summary | None, confusion: Confusion | N
     tested = f"{confusion.right:,} of {confusion.total:,} images" if confusion and history.finished else ""
     figures = [Figure("test accuracy", percent(history.accuracy("test")), tested)]
     running = history.results.get("val/running_accuracy")
-    note = f"{percent(running)} with running BatchNorm statistics" if running is not None else "without noise"
+    note = f"{percent(running)} with BatchNorm as in training" if running is not None else "without noise"
     figures.append(Figure("validation accuracy", percent(history.accuracy("val")), note))
     if history.levels_used:
         layers = len(history.shares)
         levels = history.levels_used
-        shown = ", ".join(map(_level, levels)) if len(levels) <= 5 else f"{len(levels)}"
+        shown = ", ".join(map(level_name, levels)) if len(levels) <= 5 else f"{len(levels)}"
         figures.append(Figure("levels of weights", shown, f"in {layers} quantized layer{'s' * (layers != 1)}"))
-    left = history.noise_left
-    if left is not None:
+    if history.last_noise:
+        left = max(history.last_noise.values())
         note = "every layer is its multi-step function" if left == 0 else "largest forward std of a layer"
         figures.append(Figure("noise left", "none" if left == 0 else f"{left:.3g}", note))
     if summary is not None:
@@ -257,21 +257,9 @@ def _share_charts(history: History) -> list[Chart]:
     charts = []
     for path, levels in history.shares.items():
         reach = max(map(abs, levels)) or 1.0
-        series = [Series(_level(level), values, "level", level / reach) for level, values in levels.items()]
+        series = [Series(level_name(level), values, "level", level / reach) for level, values in levels.items()]
         charts.append(areas(path, history.epochs, series, end=end))
     return charts
-
-
-def _share_table(history: History) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The levels, and of each layer the share of its weights at each after the last epoch."""
-    shares = history.shares
-    levels = sorted({level for layer in shares.values() for level in layer})
-    rows = [(path, [percent(at[q][-1]) if q in at else "" for q in levels]) for path, at in shares.items()]
-    return [_level(level) for level in levels], rows
-
-
-def _level(level: float) -> str:
-    return f"{level:g}".replace("-", "−")
 
 
 def _bands(windows: Sequence[Window]) -> list[Band]:

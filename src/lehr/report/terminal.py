@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lehr.report.history import History, read_run
+from lehr.report.history import History, read_run, share_table
 from lehr.report.method import method, network
-from lehr.report.numbers import percent
+from lehr.report.numbers import level_name, percent
 
 if TYPE_CHECKING:
     from lehr.report.compare import Comparison
@@ -22,18 +22,21 @@ _WIDTH_OF_FILES = 200  # columns, where there is no terminal to ask
 
 
 def print_results(path: Path, results: Mapping[str, Any]) -> None:
-    """The end of a run: accuracy and loss without noise, the levels of its weights, the noise left."""
-    history = read_run(path)
+    """The end of a run: accuracy, what re-estimating BatchNorm changed, the levels of the weights, the noise left."""
+    history, console = read_run(path), _console()
     table = _table(str(path), ("", "accuracy", "loss"), left=1)
-    for name, split in (("validation", "val"), ("test", "test")):
-        _add(table, name, percent(results[f"{split}/accuracy"]), f"{results[f'{split}/loss']:.4f}")
-    running = results.get("val/running_accuracy")
-    if running is not None:
-        _add(table, "validation, running BatchNorm statistics", percent(running), "")
-    console = _console()
+    rows = {"validation": "val/", "validation, BatchNorm as in training": "val/running_", "test": "test/"}
+    for name, prefix in rows.items():
+        if f"{prefix}accuracy" in results:
+            _add(table, name, percent(results[f"{prefix}accuracy"]), f"{results[f'{prefix}loss']:.4f}")
     console.print(table)
-    if history.levels_used:
-        console.print(Text(f"levels of the weights: {_levels(history)}"))
+    levels, shares = share_table(history)
+    if shares:
+        table = _table("weights at each level", ("layer", *levels), left=1)
+        for layer, cells in shares:
+            _add(table, layer, *cells)
+        console.print(table)
+    if history.last_noise:
         console.print(Text(f"noise left: {_noise(history)}"))
 
 
@@ -94,9 +97,9 @@ def _add(table: Table, *cells: str) -> None:
 
 
 def _levels(history: History) -> str:
-    return ", ".join(f"{level:g}" for level in history.levels_used) or "32-bit floats"
+    return ", ".join(map(level_name, history.levels_used)) or "32-bit floats"
 
 
 def _noise(history: History) -> str:
-    left = history.noise_left
-    return "" if left is None else "none" if left == 0 else f"forward std {left:.4g}"
+    noisy = [f"layer {layer} std {std:.4g}" for layer, std in history.last_noise.items() if std > 0]
+    return ", ".join(noisy) or ("none" if history.last_noise else "")
