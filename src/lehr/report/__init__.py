@@ -1,1 +1,1 @@
-"""What people look at: figures, and the text that goes with them. Only this room imports matplotlib."""
+"""Tables, figures and pages: what a person looks at."""

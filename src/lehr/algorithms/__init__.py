@@ -1,0 +1,7 @@
+"""Training algorithms, one file a paper; each answers `Algorithm`."""
+
+from lehr.algorithms.algorithm import Algorithm
+from lehr.algorithms.ana import ANA
+from lehr.algorithms.full_precision import FullPrecision
+
+__all__ = ["ANA", "Algorithm", "FullPrecision"]

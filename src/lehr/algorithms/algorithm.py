@@ -1,0 +1,54 @@
+"""What every training algorithm answers: how it quantizes a model, and what it does while the model trains.
+
+An algorithm is a value: its settings, checked when it is made. What it needs to remember while training (masks, scales,
+momenta of its own) it keeps in the model, as buffers or parameters, so that checkpoints hold it and a resumed run goes
+on exactly. The engine calls, in this order::
+
+    convert_(model)                          once, before training
+    wrap(optimizer, model)                   once
+    before_epoch_(model, epoch, epochs)      before each epoch
+    after_step_(model)                       after each step of the optimizer
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from lehr.convert import Conversion
+from lehr.layers import Conv1d, Conv2d, Conv3d, Linear
+
+
+class Algorithm(abc.ABC):
+    """A way to train a quantized network; all but `convert_` may be left as they are."""
+
+    @abc.abstractmethod
+    def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion | None:
+        """Quantize a full-precision model in place; `trained` says that its weights are worth keeping.
+
+        Returns what was done, or None if the algorithm leaves the model in full precision.
+        """
+
+    def wrap(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer to train with: the recipe's own, or one that changes what a step does to the weights."""
+        return optimizer
+
+    def before_epoch_(self, model: nn.Module, epoch: int, epochs: int) -> None:  # noqa: B027 - most do nothing here
+        """Change the model before epoch `epoch` (from 0) of `epochs`, such as quantizing more of its weights for good.
+
+        A resumed run calls it again for the epoch it resumes at: what it does must depend on the model and the epoch
+        alone.
+        """
+
+    def after_step_(self, model: nn.Module) -> None:  # noqa: B027
+        """Change the model after each step of the optimizer, such as clipping its shadow weights."""
+
+
+def quantized_layers(model: nn.Module) -> Iterator[tuple[str, Linear | Conv1d | Conv2d | Conv3d]]:
+    """The layers with quantized weights and their paths, in the model's order."""
+    for path, module in model.named_modules():
+        if isinstance(module, Linear | Conv1d | Conv2d | Conv3d):
+            yield path, module

@@ -1,0 +1,322 @@
+"""The command line: a word, and the function behind it.
+
+    lehr demo | train RECIPE | evaluate RUN | recipes | data NAME | summary RUN | report RUN | compare RUN... |
+         export RUN --to packed|onnx|qonnx|c | predict FILE IMAGE... | bench FILE | approximate FORMULA | figures
+
+Each function's signature is its command line (jsonargparse). A wrong word is one sentence on standard error and exit
+code 2, a failure while working is one sentence and exit code 1, a signal is 128 and its number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+
+class UsageError(ValueError):
+    """Words on the command line that make no command."""
+
+
+def train(arguments: Sequence[str]) -> None:
+    """Train a recipe: lehr train RECIPE [--out RUN] [--from RUN] [--key value ...], or lehr train --resume RUN."""
+    words = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("--resume", "--out", "--from"):
+        words.add_argument(name, type=Path)
+    recipe_word = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    options, keys = words.parse_known_args(arguments[1:] if recipe_word else list(arguments))
+    start: Path | None = getattr(options, "from")
+    if options.resume is not None and (recipe_word or options.out or start or keys):
+        raise UsageError("--resume RUN goes on with the run's own recipe and takes no other argument")
+    if options.resume is None and recipe_word is None:
+        raise UsageError("which recipe? `lehr recipes` lists them; a .yaml file is one too; --resume RUN continues")
+
+    from lehr.training.recipes import named
+
+    if recipe_word is not None:  # complain about a wrong recipe before Lightning, which takes seconds, is imported
+        recipe = named(recipe_word, [*keys, *(["--start", str(start)] if start else [])])
+
+    from lehr.report.terminal import print_results
+    from lehr.training import engine
+    from lehr.training.interruption import Interrupted
+    from lehr.training.run import unused_path
+
+    if recipe_word is None:
+        path = options.resume
+    else:
+        path = options.out or unused_path(Path("runs") / f"{Path(recipe_word).stem}-seed{recipe.seed}")
+    try:
+        results = engine.resume(path) if recipe_word is None else engine.train(recipe, path)
+    except Interrupted as stop:
+        if engine.is_main_process():
+            print(f"lehr train: {stop}; continue with: lehr train --resume {path}", file=sys.stderr)
+        raise SystemExit(128 + stop.signum) from None
+    if results is not None:
+        print_results(path, results)
+
+
+def evaluate(run: Path) -> None:
+    """Accuracy of a run's network on validation and test data, without noise."""
+    from lehr.report.terminal import print_results
+    from lehr.training.run import evaluate
+
+    print_results(run, evaluate(run))
+
+
+def recipes() -> None:
+    """The recipes that come with lehr: data, network, method, epochs, and what they gave."""
+    from lehr.report.terminal import print_recipes
+    from lehr.training.recipes import named, names
+
+    print_recipes({name: named(name) for name in names()})
+
+
+def data(name: str, root: Path | None = None) -> None:
+    """Fetch a data set, check it, and say where it is."""
+    from lehr.data import fetch, folder, load
+
+    fetch(name, root)
+    splits = load(name, root)
+    place = "scikit-learn" if name == "digits" else str(root or folder())
+    sizes = ", ".join(f"{len(split)} {kind}" for kind, split in zip(splits._fields, splits, strict=True))
+    print(f"{name} is complete in {place}: {sizes} images of {'x'.join(map(str, splits.train.shape))}")
+
+
+def summary(run: str) -> None:
+    """Each layer of a run's (or a recipe's) network: shape, MACs, bits of weights and activations, memory."""
+    from lehr.summary import summarize
+    from lehr.training.run import network_of
+
+    model, images = network_of(run)
+    print(summarize(model, images))
+
+
+def report(run: Path) -> None:
+    """Write RUN/report.html: the run, finished or not, as one page."""
+    from lehr.report.page import write_report
+
+    print(write_report(run))
+
+
+def compare(runs: list[Path], out: Path | None = None) -> None:
+    """Several runs in one table and one page; compare.html, .csv and .md go beside the first run, or to --out."""
+    from lehr.report.compare import compare, write_comparison
+    from lehr.report.terminal import print_comparison
+
+    comparison = compare(runs)
+    print_comparison(comparison)
+    print(*write_comparison(comparison, runs[0].resolve().parent if out is None else out), sep="\n")
+
+
+def export(
+    run: Path, to: Literal["packed", "onnx", "qonnx", "c"], out: Path | None = None, verify: bool = True
+) -> None:
+    """Turn a run's network into integers: a packed .lehr file, ONNX, QONNX, or a folder of C; and compare them all.
+
+    Args:
+        run: the run folder
+        to: what to write
+        out: where to write it, instead of into the run folder
+        verify: compare torch, the reference run and every backend on all test images
+    """
+    from lehr.export import export
+
+    failed = False
+    for line, passed in export(run, to, out, verify=verify):
+        print(line)
+        failed |= not passed
+    if failed:
+        raise SystemExit(_fail(1, "lehr export: the exported network differs from the trained one: see above"))
+
+
+def predict(file: Path, images: list[Path], resize: bool = False) -> None:
+    """Classify PNG or JPEG files, or folders of them, with a packed network.
+
+    Args:
+        file: a .lehr file
+        images: image files or folders
+        resize: bring images of another size to the network's, instead of refusing them
+    """
+    from lehr.deploy.images import ImageError
+    from lehr.deploy.predict import predict
+    from lehr.table import table
+
+    rows, failed = [], False
+    for path, answer in predict(file, images, resize=resize):
+        if isinstance(answer, ImageError):
+            print(f"lehr predict: {answer}", file=sys.stderr)
+            failed = True
+        else:
+            rows.append((str(path), *answer))
+    if rows:
+        print(table(("image", "class", "score", "next", "its score"), rows))
+    if failed:
+        raise SystemExit(1)
+
+
+def bench(file: Path, repetitions: int = 100) -> None:
+    """Time a packed network on this machine: the engine beside onnxruntime with float32 and with 8-bit weights."""
+    from lehr.deploy.bench import bench
+    from lehr.deploy.engine import compile
+    from lehr.deploy.pack import load
+
+    net = load(file)
+    print(compile(net).describe(), end="\n\n")
+    print(bench(net, repetitions=repetitions))
+
+
+def approximate(formula: str, epsilon: float, side: float = 1.0, out: Path | None = None) -> None:
+    """Theorem 1 on a formula such as "sin(3*x0)*x1": quantized networks within epsilon of it, and their true error.
+
+    Args:
+        formula: arithmetic and named functions of x0, x1, ...
+        epsilon: how close the network must come
+        side: the domain is [0, side] in each variable
+        out: draw function, network and error there, as OUT.svg, OUT.pdf and OUT.png
+    """
+    from lehr.report.approximation import approximate_formula
+
+    print(approximate_formula(formula, epsilon=epsilon, side=side, out=out))
+
+
+def figures(out: Path, runs: list[Path] = []) -> None:  # noqa: B006 - never changed
+    """Draw the paper's figures, and those of runs, as SVG, PDF and PNG.
+
+    Args:
+        out: the folder to draw into
+        runs: run folders whose validation error to draw
+    """
+    from lehr.report.figures import draw_all
+
+    print(*draw_all(out, runs), sep="\n")
+
+
+def demo(out: Path = Path("runs/demo")) -> None:
+    """From nothing to a ternary network that runs as integers: train digits, compare, export, verify, time."""
+    from lehr.deploy.bench import bench
+    from lehr.deploy.pack import load
+    from lehr.export import export
+    from lehr.report.page import write_report
+    from lehr.report.terminal import print_demo
+    from lehr.training.engine import train
+    from lehr.training.recipes import named
+    from lehr.training.run import unused_path
+
+    out = unused_path(out)
+    print_demo(out, {name: train(named(name), out / name) or {} for name in ("digits-fp", "digits-ana")})
+    run = out / "digits-ana"
+    for to in ("packed", "c"):
+        for line, _ in export(run, to, verify=to == "packed"):
+            print(line)
+    print(bench(load(run / "model.lehr")))
+    print(f"the ternary run as a page: {write_report(run)}")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "train": train,
+    "evaluate": evaluate,
+    "recipes": recipes,
+    "data": data,
+    "summary": summary,
+    "report": report,
+    "compare": compare,
+    "export": export,
+    "predict": predict,
+    "bench": bench,
+    "approximate": approximate,
+    "figures": figures,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(_usage())
+        return 0
+    if words[0] == "--version":
+        import lehr
+
+        print(lehr.__version__)
+        return 0
+    word, *arguments = words
+    if word not in COMMANDS:
+        return _fail(2, f"lehr: there is no command {word!r}; there are {', '.join(COMMANDS)}")
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            _call(word, arguments)
+        except SystemExit as stop:  # after --help, or a signal
+            return int(stop.code or 0)
+        except KeyboardInterrupt:
+            return _fail(130, f"lehr {word}: interrupted")
+        except (ArgumentError, ValueError) as error:
+            return _fail(2, f"lehr {word}: {' '.join(str(error).split())}")
+        except Exception as error:
+            if not _is_told(error):
+                raise
+            return _fail(1, f"lehr {word}: {error}")
+    return 0
+
+
+def _call(word: str, arguments: Sequence[str]) -> None:
+    function = COMMANDS[word]
+    if function is train:
+        if {"-h", "--help"} & set(arguments):
+            from lehr.training.recipes import keys
+
+            print(f"{train.__doc__}\n\n{keys()}")
+        else:
+            train(arguments)
+        return
+    parser = ArgumentParser(prog=f"lehr {word}", description=function.__doc__, exit_on_error=False)
+    parser.add_function_arguments(function, as_positional=True, fail_untyped=False)
+    values: dict[str, Any] = vars(parser.parse_args(list(arguments)))
+    function(**values)
+
+
+def _is_told(error: Exception) -> bool:
+    """Whether the error is a sentence for the user; any other is a defect of lehr, and its traceback is wanted."""
+    if isinstance(error, OSError | ImportError):
+        return True
+    from lehr.data import DataError
+    from lehr.training.folder import RunError
+
+    if isinstance(error, DataError | RunError):
+        return True
+    task = sys.modules.get("lehr.training.task")  # if it was not imported, nothing diverged
+    return task is not None and isinstance(error, task.Diverged)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning of lehr is a sentence for the user, any other is shown as Python does."""
+    told = category.__module__.startswith("lehr.")
+    text = f"lehr: {message}\n" if told else warnings.formatwarning(message, category, filename, lineno, line)
+    print(text, end="", file=file or sys.stderr)
+
+
+def _usage() -> str:
+    lines = [f"  {word:10} {(function.__doc__ or '').splitlines()[0]}" for word, function in COMMANDS.items()]
+    return "\n".join(["usage: lehr COMMAND ...", "", *lines, "", "lehr COMMAND --help tells its arguments."])
+
+
+def _fail(code: int, message: str) -> int:
+    print(message, file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

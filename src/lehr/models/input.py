@@ -1,0 +1,70 @@
+"""The first module of every network here: uint8 pixels in, what the first layer computes with out.
+
+The network owns its normalisation, and optionally the quantization of its input, so that training and deployment
+cannot differ. There are 256 values a pixel can have, so the module is a table per channel: the very table the integer
+network starts with.
+
+>>> import torch
+>>> pixels = Input(mean=(0.5,), std=(0.25,), bits=8)
+>>> pixels(torch.tensor([[[[0, 130, 255]]]], dtype=torch.uint8))
+tensor([[[[-2.0000,  0.0315,  2.0000]]]])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lehr.multistep import MultiStep
+
+
+class Input(nn.Module):
+    """(pixel / 255 - mean) / std per channel, rounded to the levels of a signed integer of `bits` if they are given.
+
+    The levels are symmetric, 2^(bits-1) - 1 of them to each side of 0 up to the largest value a pixel can have, and
+    share one `scale`; zero padding after this module is the level 0.
+    """
+
+    table: Tensor
+    scale: Tensor
+    offsets: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], bits: int | None = None) -> None:
+        super().__init__()
+        if len(mean) != len(std):
+            raise ValueError(f"each channel needs a mean and a std, got {len(mean)} means and {len(std)} stds")
+        if any(value <= 0 for value in std):
+            raise ValueError(f"every std must be positive, got {tuple(std)}")
+        if bits is not None and not 2 <= bits <= 8:
+            raise ValueError(f"input bits must be between 2 and 8, or None, got {bits}")
+        self.bits = bits
+        pixels = torch.arange(256, dtype=torch.float64) / 255
+        columns = [torch.tensor(values, dtype=torch.float64)[:, None] for values in (mean, std)]
+        table = (pixels - columns[0]) / columns[1]  # (channel, pixel)
+        scale = torch.ones((), dtype=torch.float64)
+        if bits is not None:
+            largest = 2 ** (bits - 1) - 1
+            scale = table.abs().max() / largest
+            table = MultiStep.uniform(bits)(table / scale).clamp(-largest, largest) * scale
+        self.register_buffer("table", table.float())
+        self.register_buffer("scale", scale.float())
+        # Where each channel's row begins in the flattened table.
+        self.register_buffer("offsets", 256 * torch.arange(len(mean))[:, None, None], persistent=False)
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, channel, height, width), uint8
+    ) -> Tensor:
+        """Look every pixel up."""
+        if x.dtype != torch.uint8:
+            raise TypeError(f"the network takes uint8 pixels and normalises them itself, got {x.dtype}")
+        channels = len(self.table)
+        if x.ndim != 4 or x.shape[1] != channels:
+            raise ValueError(f"expected images (batch, {channels}, height, width), got {tuple(x.shape)}")
+        return torch.take(self.table, x.long() + self.offsets)
+
+    def extra_repr(self) -> str:
+        """Channels and bits."""
+        return f"channels={len(self.table)}, bits={self.bits}"

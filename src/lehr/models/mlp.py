@@ -1,0 +1,49 @@
+"""A multi-layer perceptron: hidden layers with BatchNorm, as QuantLab's network for MNIST."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from lehr.models.input import Input
+
+
+class MLP(nn.Module):
+    """[Linear - BatchNorm - activation] for each hidden width, then Linear - BatchNorm.
+
+    No bias before BatchNorm. `width` multiplies the hidden widths.
+
+    >>> import torch
+    >>> MLP(shape=(1, 8, 8), hidden=(64,))(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int] = (1, 28, 28),
+        classes: int = 10,
+        *,
+        hidden: Sequence[int] = (1024, 1024),
+        width: float = 1.0,
+        mean: Sequence[float] = (0.5,),
+        std: Sequence[float] = (0.5,),
+        input_bits: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.input = Input(mean, std, input_bits)
+        sizes = [math.prod(shape), *(max(1, round(features * width)) for features in hidden)]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for before, after in itertools.pairwise(sizes):
+            layers += [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.ReLU()]
+        layers += [nn.Linear(sizes[-1], classes, bias=False), nn.BatchNorm1d(classes)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, *shape), uint8
+    ) -> Tensor:
+        """Scores, (batch, class)."""
+        return self.layers(self.input(x))

@@ -1,0 +1,138 @@
+"""What a network costs, layer by layer: shape, MACs, bits of weights and activations, memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lehr.layers import Quantizer
+from lehr.models.input import Input
+from lehr.table import table
+
+_FLOAT_BITS = 32.0
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """A layer with weights; `activation_bits` are those of its input, the other operand of its MACs."""
+
+    path: str
+    kind: str
+    output: tuple[int, ...]
+    weights: int
+    macs: int
+    weight_bits: float
+    activation_bits: float
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the weights at that many bits each."""
+        return math.ceil(self.weights * self.weight_bits / 8)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The costs of a network; prints as a table."""
+
+    layers: tuple[LayerCost, ...]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulate operations of one image."""
+        return sum(layer.macs for layer in self.layers)
+
+    @property
+    def weights(self) -> int:
+        """Number of weights."""
+        return sum(layer.weights for layer in self.layers)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all weights."""
+        return sum(layer.bytes for layer in self.layers)
+
+    @property
+    def quantized_share(self) -> float:
+        """Share of the MACs whose operands, weight and activation, are both below 8 bits."""
+        low = sum(layer.macs for layer in self.layers if max(layer.weight_bits, layer.activation_bits) < 8)
+        return low / self.macs
+
+    def __str__(self) -> str:
+        header = ("layer", "kind", "output", "weights", "MACs", "weight bits", "input bits", "bytes")
+        rows = [
+            (
+                layer.path,
+                layer.kind,
+                "x".join(map(str, layer.output)),
+                f"{layer.weights:,}",
+                f"{layer.macs:,}",
+                f"{layer.weight_bits:.3g}",
+                f"{layer.activation_bits:.3g}",
+                f"{layer.bytes:,}",
+            )
+            for layer in self.layers
+        ]
+        rows.append(("total", "", "", f"{self.weights:,}", f"{self.macs:,}", "", "", f"{self.bytes:,}"))
+        share = f"{self.quantized_share:.1%} of the MACs have both operands below 8 bits"
+        return f"{table(header, rows)}\n{share}; in 32-bit floats the weights would take {4 * self.weights:,} bytes"
+
+
+def bits(levels: int) -> float:
+    """Bits that tell so many levels apart, as a fraction: ternary values are worth 1.58 bits."""
+    return math.log2(levels)
+
+
+@torch.no_grad()
+def summarize(model: nn.Module, example: Tensor) -> Summary:
+    """Run `example` (a batch of one) through the model and count.
+
+    The levels of a value are followed from the quantizer (or input table) that made it through modules that keep them:
+    pooling by maximum, flattening, dropout. Everything else makes 32-bit floats.
+    """
+    layers: list[LayerCost] = []
+    known: dict[int, tuple[Tensor, float]] = {}  # by identity; the tensor is kept so that its identity stays its own
+
+    def see(path: str) -> Any:
+        def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            incoming = known.get(id(inputs[0]), (None, _FLOAT_BITS))[1] if inputs else _FLOAT_BITS
+            if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
+                layers.append(_cost(path, module, output, incoming))
+            elif isinstance(module, Quantizer):
+                known[id(output)] = (output, bits(len(module.step.levels)))
+            elif isinstance(module, Input):
+                known[id(output)] = (output, float(module.bits or _FLOAT_BITS))
+            elif isinstance(module, nn.Flatten | nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d | nn.Dropout | nn.Identity):
+                known[id(output)] = (output, incoming)
+
+        return hook
+
+    leaves = [(p, m) for p, m in model.named_modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)]
+    leaves += [(p, m) for p, m in model.named_modules() if not list(m.children()) and not isinstance(m, nn.Linear)]
+    handles = [module.register_forward_hook(see(path)) for path, module in dict(leaves).items()]
+    was_training = model.training
+    try:
+        model.eval()(example)
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
+    return Summary(tuple(layers))
+
+
+def _cost(path: str, layer: nn.Linear | nn.modules.conv._ConvNd, output: Tensor, incoming: float) -> LayerCost:
+    quantizer = layer._modules.get("quantizer")
+    weight_bits = bits(len(quantizer.step.levels)) if isinstance(quantizer, Quantizer) else _FLOAT_BITS
+    positions = output[0].numel() // output.shape[1] if isinstance(layer, nn.modules.conv._ConvNd) else 1
+    return LayerCost(
+        path,
+        type(layer).__name__,
+        tuple(output.shape[1:]),
+        layer.weight.numel(),
+        layer.weight.numel() * positions,
+        weight_bits,
+        incoming,
+    )

@@ -1,0 +1,1 @@
+"""Training: recipes and the engine that follows them. The only room that knows Lightning."""

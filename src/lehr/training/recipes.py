@@ -1,0 +1,116 @@
+"""Recipes as YAML: those shipped with the package, a user's own, and their keys on the command line.
+
+jsonargparse makes the parser from the types of `Recipe`: an unknown key, a value of the wrong type or out of range is
+an error that names it.
+
+>>> recipe = named("digits-ana")
+>>> recipe.data.name, named("digits-ana", ["--epochs", "3"]).epochs
+('digits', 3)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+import typing
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from lehr.algorithms import Algorithm
+from lehr.annealing import Law
+from lehr.training.recipe import Recipe
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be read; the message says which key and what would be right."""
+
+
+def names() -> list[str]:
+    """The recipes shipped with lehr."""
+    return sorted(path.name.removesuffix(".yaml") for path in _shipped().iterdir() if path.name.endswith(".yaml"))
+
+
+def named(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """A shipped recipe by name, or a YAML file by path, with keys overridden as on the command line."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise RecipeError(f"there is no recipe file {path}")
+        return _parse(path.read_text(), overrides, name)
+    if name not in names():
+        close = difflib.get_close_matches(name, names(), n=1)
+        hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names())}, or give a .yaml file"
+        raise RecipeError(f"no recipe is called {name!r}{hint}")
+    return _parse((_shipped() / f"{name}.yaml").read_text(), overrides, name)
+
+
+def read(path: Path) -> Recipe:
+    """The recipe in a YAML file."""
+    return named(str(path))
+
+
+def dump(recipe: Recipe) -> str:
+    """A recipe as YAML, every key resolved.
+
+    >>> "epochs: 3" in dump(named("digits-ana", ["--epochs", "3"]))
+    True
+    """
+    parser = _parser()
+    return parser.dump(parser.parse_object(_plain(recipe)))
+
+
+def keys() -> str:
+    """Every key of a recipe with its type and what it is unless given, as help for the command line."""
+    return _parser().format_help()
+
+
+def _flags(kind: type, prefix: str = "--") -> set[str]:
+    """The keys that are true or false."""
+    hints = typing.get_type_hints(kind)
+    flags = {f"{prefix}{name}" for name, hint in hints.items() if hint is bool}
+    parts = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    return flags.union(*(_flags(hint, f"{prefix}{name}.") for name, hint in parts.items() if isinstance(hint, type)))
+
+
+def _spelled_out(overrides: Sequence[str]) -> list[str]:
+    """With `--compile` written as `--compile true`."""
+    flags, words = _flags(Recipe), []
+    for word, following in itertools.pairwise([*overrides, "--"]):
+        words += [word, "true"] if word in flags and following.startswith("--") else [word]
+    return words
+
+
+def _parse(text: str, overrides: Sequence[str], name: str) -> Recipe:
+    parser = _parser()
+    try:
+        base = parser.parse_string(text)
+        return Recipe(**vars(parser.instantiate(parser.parse_args(_spelled_out(overrides), base))))
+    except (ArgumentError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise RecipeError(f"recipe {name}: {reason}") from error
+
+
+def _parser() -> ArgumentParser:
+    usage = "lehr train RECIPE [--out RUN] [--from RUN] [--key value ...]"
+    parser = ArgumentParser(usage=usage, exit_on_error=False, allow_abbrev=False)
+    parser.add_class_arguments(Recipe, as_positional=False)
+    return parser
+
+
+def _plain(value: Any) -> Any:
+    """A dataclass as nested dicts; one of several classes (an algorithm, a law) with its class's name."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if isinstance(value, Algorithm | Law):
+            return {"class_path": f"{type(value).__module__}.{type(value).__qualname__}", "init_args": fields}
+        return fields
+    return list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+
+
+def _shipped() -> Path:
+    return Path(str(resources.files("lehr"))) / "recipes"
