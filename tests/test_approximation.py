@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lehr import Linear, Quantizer
+from lehr import Linear, Quantizer, freeze
 from lehr.approximation import Approximation, Size, approximate, box_indicator, size, sup_error
+from lehr.deploy import compile
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -101,6 +102,20 @@ def test_dense_layers_have_the_corrected_shapes_and_quantized_weights():
     assert sum(p.numel() for name, p in net.dense().named_parameters() if "weight" in name) == (
         Size(2, 3, 0.0).dense_weights
     )
+
+
+@pytest.mark.parametrize(("dimension", "n", "side"), [(1, 1, 1.0), (1, 300, 0.7), (2, 7, 3.0), (3, 4, 1.0)])
+def test_on_bytes_it_freezes_and_runs_as_integers_and_in_c(dimension, n, side):
+    net = built(n, dimension, side)
+    points = torch.randint(256, (500, dimension), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    points = torch.cat([points, torch.arange(256, dtype=torch.uint8)[:, None].expand(-1, dimension)])
+    expected = net((points.double() / 255 * side).float())[:, None]
+    network = net.on_bytes()
+    assert torch.equal(network(points), expected)
+    frozen = freeze(network.eval(), points[:1])
+    images = points[:, :, None, None]  # an integer network takes images: each point is one of 1 x 1 pixels
+    assert torch.equal(frozen.run(images), expected)
+    assert torch.equal(torch.as_tensor(compile(frozen).run(images.numpy())), expected)
 
 
 def test_building_draws_no_random_numbers():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lehr.expression import _FUNCTIONS, parse
-from lehr.interval import FUNCTIONS
+from lehr.interval import FUNCTIONS, constant, variables
 
 PYTHON = {
     "abs": abs,
@@ -163,6 +163,36 @@ def test_every_function_has_its_ranges():
 def test_certified_constants_are_close_above_the_least_ones(text, side, least):
     constant = parse(text).lipschitz(side)
     assert least <= constant <= 1.12 * least + 1e-12
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(-900, 900), st.integers(1, 900))
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_wide_interval_holds_all_values_and_slopes_of_a_function_and_little_else(name, low, width):
+    low, width = (low + 0.5) / 100, width / 100  # ends away from 0, where kinks are
+    low = abs(low) if name in ("log", "sqrt") else low
+    (x,) = variables([low], [low + width])
+    found = x.apply(name)
+    u = torch.linspace(low, low + width, 5001, dtype=torch.float64).requires_grad_()
+    values = _FUNCTIONS[name][2](u)
+    (slopes,) = torch.autograd.grad(values.sum(), u)
+    for interval, sampled in ((found.value, values.detach()), (found.gradient, slopes)):
+        least, most = sampled.aminmax()
+        slack = 1e-6 * (1 + abs(most) + abs(least)) + (most - least) * 2e-2
+        assert least - slack <= interval.low <= least + 1e-12
+        assert most - 1e-12 <= interval.high <= most + slack
+
+
+def test_where_two_may_be_the_larger_the_gradient_spans_both():
+    x, y = variables([0.0, 0.0], [1.0, 1.0])
+    either = x.maximum(y + y)
+    assert either.gradient.high.flatten().tolist() == pytest.approx([1, 2])
+    assert either.gradient.low.flatten().tolist() == pytest.approx([0, 0])
+    sure = (x + constant(2.0, x)).maximum(y)
+    assert sure.gradient.low.flatten().tolist() == pytest.approx([1, 0])
+    assert sure.value.high.item() == pytest.approx(3)
+    never = (x - constant(1.5, x)).maximum(y)
+    assert never.gradient.high.flatten().tolist() == pytest.approx([0, 1])
 
 
 def nested(functions):

@@ -19,7 +19,7 @@ True
 
 The 2 n0 N + N rows of the two layers are N outer products of n tests on each axis, so `Approximation` keeps the n + 1
 thresholds and the N values and nothing else; `Approximation.dense` is the network of the proof, layer by layer, which
-computes the same bits.
+computes the same bits, and `Approximation.on_bytes` is that for 8-bit points, to `lehr.freeze` and export.
 
 **Faces.** The paper's closed cubes share their faces; here they are half-open, [a, b), and closed at the upper end of
 the domain, so that exactly one is active everywhere. In floating point an open side is a closed one at the neighbouring
@@ -195,24 +195,44 @@ class Approximation(nn.Module):
         return y[..., None] if self.column else y
 
     def dense(self) -> nn.Sequential:
-        """The network as the proof writes it, (batch, dimension) -> (batch, 1): what freezes and exports.
+        """The network as the proof writes it, (batch, dimension) -> (batch, 1).
 
         w1 is ternary, 2 n0 N x n0; w2 is {0, 1}, N x 2 n0 N (the paper prints 2 n0 x n0 and N x n0); both followed by
         Heaviside; w3 is real. It computes the bits of `forward` at every finite point of its own dtype.
         """
-        plan = Size(self.dimension, self.n, self.bound)
-        dtype = self.thresholds.dtype
-        _refuse_beyond_memory(f"the dense layers of {self.N:,} cubes", plan.dense_weights, dtype)
-        index = _unravel(torch.arange(self.N), self.n, self.dimension)
         faces = self.thresholds.cpu()
         last = torch.cat([_neighbour(faces[1:-1], -torch.inf), faces[-1:]])  # the last number of each interval
+        return nn.Sequential(*self._layers(faces[:-1], last)).to(self.thresholds.device)
+
+    def on_bytes(self) -> nn.Sequential:
+        """The same layers for uint8 points, x = side * byte / 255, (batch, dimension) -> (batch, 1): what freezes.
+
+        Its faces are bytes too, so that it is a network of integers but for the values, float32.
+        """
+        grid = (torch.arange(256, dtype=torch.float64) / 255 * self.side).to(self.thresholds.dtype)
+        first = torch.searchsorted(grid, self.thresholds.cpu()[:-1])
+        last = torch.cat([first[1:], torch.tensor([256])]) - 1
+        return nn.Sequential(_Centred(), *self._layers(first.float() - 128, last.float() - 128)).float()
+
+    def _layers(self, first: Tensor, last: Tensor) -> list[nn.Module]:
+        """The proof's layers for cubes that reach from first[i] to last[i], both included, along each axis."""
+        plan = Size(self.dimension, self.n, self.bound)
+        _refuse_beyond_memory(f"the dense layers of {self.N:,} cubes", plan.dense_weights, first.dtype)
+        index = _unravel(torch.arange(self.N), self.n, self.dimension)
         head = nn.Linear(self.N, 1, bias=False, device="meta")
         head.weight = nn.Parameter(self.values.detach().cpu()[None].clone(), requires_grad=False)
-        return nn.Sequential(*_closed_boxes(faces[index], last[index]), head).to(self.thresholds.device)
+        return [*_closed_boxes(first[index], last[index]), head]
 
     def extra_repr(self) -> str:
         """Domain, size and bound."""
         return f"dimension={self.dimension}, side={self.side:g}, n={self.n}, N={self.N}, bound={self.bound:.4g}"
+
+
+class _Centred(nn.Module):
+    """uint8 -> the integers -128..127, as floats."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float() - 128
 
 
 def box_indicator(
