@@ -74,30 +74,47 @@ def test_a_fully_quantized_network_has_integers_only(name):
     assert isinstance(net.operations[-1], integer_net.Affine)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_thresholds_agree_with_torch_at_every_integer(seed):
-    """Also where the textbook's ceil((θ - shift) / |scale|) does not: BatchNorm rounds in float32."""
-    generator = torch.Generator().manual_seed(seed)
-    norm = nn.BatchNorm2d(32).eval()
-    with torch.no_grad():
-        # Many exact ties, which float32 resolves one way or the other.
-        norm.weight.copy_(torch.randint(-3, 4, (32,), generator=generator) / 10)
-        norm.bias.copy_(torch.randint(-20, 20, (32,), generator=generator) / 10)
-        norm.load_state_dict(
-            norm.state_dict()
-            | {
-                "running_mean": torch.randint(-9, 9, (32,), generator=generator).float(),
-                "running_var": torch.full((32,), 1 - norm.eps),
-            }
-        )
-    quantizer = hard(lehr.MultiStep.uniform(3, step=0.1), scale=1.0)
-    layer = conv(1, 32, 1, step=SIGN)
-    model = nn.Sequential(Input(1, scale=1 / 64), layer, norm, quantizer).eval()
+def test_thresholds_agree_with_torch_at_every_integer_also_where_the_textbook_does_not():
+    """ceil((θ - shift) / |scale|) is not where BatchNorm, which rounds in float32, crosses θ at a near tie."""
+    generator = torch.Generator().manual_seed(0)
+    channels = 256
+    norm = nn.BatchNorm2d(channels).eval()
+    with torch.no_grad():  # round numbers make many near ties
+        norm.weight.copy_(torch.randint(1, 4, (channels,), generator=generator) / 10)
+        norm.bias.copy_(torch.randint(-20, 20, (channels,), generator=generator) / 10)
+        mean = torch.randint(-9, 9, (channels,), generator=generator).float()
+        norm.load_state_dict(norm.state_dict() | {"running_mean": mean, "running_var": torch.ones(channels) - norm.eps})
+    quantizer = hard(lehr.MultiStep([k / 10 for k in range(-3, 4)], range(8)))  # pyright: ignore[reportArgumentType]
+    model = nn.Sequential(Pixels(), conv(1, channels, 1, step=SIGN), norm, quantizer).eval()
     images = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16)
     net = freeze(model, images)
     with torch.no_grad():
+        assert torch.equal(net.run(images), model(images).flatten(1))
+
+    threshold = next(x for x in net.operations if isinstance(x, integer_net.Threshold))
+    reachable = net.values[threshold.source]
+    with torch.no_grad():
+        scale, shift = norm.weight.double()[:, None], (norm.bias.double() - norm.weight.double() * mean)[:, None]
+        textbook = ((torch.tensor(quantizer.step.thresholds).double() - shift) / scale).ceil()
+    textbook = textbook.clamp(reachable.low, reachable.high + 1).numpy()
+    assert (textbook != threshold.thresholds).sum() > 10
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        nn.AvgPool2d(3, 2, 1),  # the border averages zeros in, which no shift may turn into something else
+        nn.AvgPool2d(2, divisor_override=3),
+        nn.Sequential(nn.ReLU(), nn.AvgPool2d(2)),
+    ],
+)
+def test_an_average_that_does_not_commute_with_what_stands_before_it_is_taken_of_floats(pool):
+    images = torch.randint(0, 256, (16, 2, 8, 8), dtype=torch.uint8)
+    model = nn.Sequential(Input(2), conv(2, 4, bias=True), pool, hard(), nn.Flatten(), linear(64, 10)).eval()
+    with torch.no_grad():
+        model[1].bias.copy_(torch.tensor([1.0, -2.0, 0.5, 4.0]))
         expected = model(images)
-    assert torch.equal(net.run(images), expected.flatten(1))
+    assert torch.equal(freeze(model, images).run(images), expected)
 
 
 def test_zero_scale_is_a_constant_channel_and_negative_scale_turns_the_direction():
@@ -159,6 +176,11 @@ def test_the_model_is_left_as_it_was():
 def test_classes_get_their_names():
     model, images = networks.trained("vgg")
     assert freeze(model, images, classes="abcdefghij").classes == tuple("abcdefghij")
+
+
+class Pixels(nn.Module):
+    def forward(self, x):
+        return x.float() - 128
 
 
 def table(net: integer_net.IntegerNet) -> np.ndarray:
