@@ -1,5 +1,8 @@
 """Integer networks: exact arithmetic, ranges known before any image, errors that say what is right."""
 
+# Arrays are given as lists here, which the dataclasses take as well.
+# pyright: reportArgumentType=false
+
 import numpy as np
 import pytest
 import torch
@@ -87,7 +90,7 @@ def test_padding_never_wins_a_maximum_and_counts_as_zero_in_a_sum():
 
 
 def test_a_threshold_counts_from_its_own_value_on_in_both_directions():
-    cut = Threshold("y", "x", [[2, 4], [-4, -2]], [1, -1], (-1, 0, 1))
+    cut = Threshold("y", "x", np.array([[2, 4], [-4, -2]]), np.array([1, -1]), (-1, 0, 1))
     image = np.tile(np.arange(6, dtype=np.uint8), (1, 2, 1, 1))
     assert net_of((2, 1, 6), cut).run(image).reshape(2, 6).tolist() == [
         [-1, -1, 0, 0, 1, 1],

@@ -44,20 +44,26 @@ import torch
 from lehr.deploy.integer_net import Images, IntegerNet, check_images
 from lehr.deploy.plan import FIELDS, KERNELS, LEVELS, OPERATIONS, TYPE_OF_FIELD, Plan, plan
 
-Kernels = Literal["auto", "scalar", "avx2", "avx512"]
+Kernels = Literal["auto", "scalar", "avx2", "avx512", "amx"]
 
 RUNTIME = Path(__file__).parent / "runtime"
 # -ffp-contract=off: a product and a sum are rounded each, as in the reference run.
 FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
 # Each file with the flags it alone gets, and the macro that says it is there.
 VECTOR_FILES = {
-    "avx2.c": ("LEHR_HAVE_AVX2", ("-mavx2",)),
-    "avx512.c": ("LEHR_HAVE_AVX512", ("-mavx512f", "-mavx512bw", "-mavx512vl")),
+    "avx2.c": ("LEHR_HAVE_AVX2", ("-mavx2", "-mpopcnt")),
+    "avx512.c": ("LEHR_HAVE_AVX512", ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mpopcnt")),
+    "amx.c": (
+        "LEHR_HAVE_AMX",
+        ("-mamx-tile", "-mamx-int8", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vpopcntdq"),
+    ),
 }
 _KERNEL_NAMES = {
     "DIRECT": "direct",
     "TERNARY": "tables",
     "WIDE": "wide tables",
+    "MATRIX": "matrix tiles",
+    "TRITS": "matrix tiles",
     "BITS": "bit-planes",
 }
 
@@ -121,7 +127,7 @@ class Engine:
         self.level = LEVELS[level]
         self._level = level
         self._library = library
-        self._plan = plan(net)
+        self._plan = plan(net, matrix=self.level == "amx")
         self._struct = _net_struct(self._plan)
         self._pointer = ctypes.addressof(self._struct)
         self._memory_bytes = library.lehr_memory(self._pointer, level)
@@ -177,7 +183,7 @@ class Engine:
             parts = [self._pool.submit(self._run_part, images[a:b], out[a:b], integer) for a, b in pairwise(bounds)]
             for part in parts:
                 part.result()
-        return out.astype(np.int64) if integer else out
+        return out.astype(np.int64) if integer else out  # pyright: ignore[reportReturnType]
 
     def _run_part(self, images: np.ndarray, out: np.ndarray, integer: bool) -> None:
         with self._lock:

@@ -35,9 +35,9 @@ from lehr.deploy.integer_net import (
 
 OPERATIONS = ("TABLE", "CONV", "LINEAR", "MAX_POOL", "SUM_POOL", "THRESHOLD", "ADD", "AFFINE", "CLIP")
 TYPES = ("INT8", "INT16", "INT32", "FLOAT")
-KERNELS = ("DIRECT", "TERNARY", "WIDE", "BITS")
-LEVELS = ("scalar", "avx2", "avx512")
-VECTOR_BYTES = {"scalar": 8, "avx2": 32, "avx512": 64}
+KERNELS = ("DIRECT", "TERNARY", "WIDE", "MATRIX", "TRITS", "BITS")
+LEVELS = ("scalar", "avx2", "avx512", "amx")
+VECTOR_BYTES = {"scalar": 8, "avx2": 32, "avx512": 64, "amx": 64}
 
 _TYPE_OF = {np.dtype(np.int8): 0, np.dtype(np.int16): 1, np.dtype(np.int32): 2, np.dtype(np.float32): 3}
 _TRITS = {-1, 0, 1}
@@ -80,6 +80,8 @@ class Layer:
     groups: int = 1
     pool_rows: int = 1
     pool_columns: int = 1
+    source_interleaved: int = 0
+    target_interleaved: int = 0
     steps: int = 0
     low: float = 0.0
     high: float = 0.0
@@ -100,6 +102,8 @@ class Layer:
             return -(-self.channels // 32) * 8
         if kernel == "DIRECT":
             return self.pool_rows * self.out_columns * 8
+        if kernel in ("MATRIX", "TRITS"):
+            return self._matrix_scratch()
         width, accumulators = (1, 4) if kernel == "TERNARY" else (2, 1)
         reach = (self.kernel_rows - 1) * self.dilation_rows
         plane = (self.out_rows + reach // self.stride_rows) * self.out_columns
@@ -117,6 +121,26 @@ class Layer:
             0 if width == 1 else self.channels * self.rows * self.columns * width,
         )
         return sum(map(align, areas))
+
+    def _matrix_scratch(self) -> int:
+        channels, outs = self.channels // self.groups, self.out_channels // self.groups
+        straight = loads_straight(channels, self.out_columns, self.stride_rows)
+        taps = matrix_taps(channels, self.kernel_rows * self.kernel_columns, straight=straight)
+        rows = (256 if straight else 64) // self.out_columns // self.pool_rows * self.pool_rows
+        whole = self.out_rows // self.pool_rows * self.pool_rows
+        pixels = _up(min(whole, rows or self.pool_rows) * self.out_columns, 32)
+        operand = pixels * taps
+        if straight:
+            height = (self.out_rows - 1) * self.stride_rows + (self.kernel_rows - 1) * self.dilation_rows + 1
+            width = self.kernel_columns * self.out_columns  # a plane for each column of the kernel
+            if self.out_columns % 16 == 0:
+                width = (self.out_columns - 1) * self.stride_columns
+                width += (self.kernel_columns - 1) * self.dilation_columns + 1
+            operand = (height * width + 16) * _up(channels, 64)
+        values = 0 if self.source_interleaved else align(self.channels * self.rows * self.columns)
+        trits = 18 * 2 * 1024 if KERNELS[self.kernel] == "TRITS" else 0
+        sums = 4 * pixels * _up(outs, 32)
+        return values + operand + trits + sums + 4 * (taps // 64) + 4 * outs * (self.steps + 2)
 
 
 # The struct's fields in its order, with their Python types.
@@ -146,7 +170,21 @@ class Plan:
 
 def align(size: int) -> int:
     """`size` rounded up to whole cache lines."""
-    return -(-size // 64) * 64
+    return _up(size, 64)
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def loads_straight(channels: int, columns: int, stride_rows: int) -> bool:
+    """Whether tiles come from the padded source, not from a panel: see runtime/amx.c."""
+    return channels >= 16 and (columns % 16 == 0 or stride_rows == 1)
+
+
+def matrix_taps(channels: int, places: int, *, straight: bool) -> int:
+    """Taps of a matrix layer, padded: for loading straight, the channels of each place of the kernel are."""
+    return _up(channels, 64) * places if straight else _up(channels * places, 64)
 
 
 def triples_of(taps: int) -> int:
@@ -155,8 +193,8 @@ def triples_of(taps: int) -> int:
     return triples + triples % 2
 
 
-def plan(net: IntegerNet) -> Plan:
-    """Fuse the operations of `net` into layers and give every value a place."""
+def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
+    """Fuse the operations of `net` into layers and place every value; `matrix`: for a processor with AMX."""
     readers = Counter(source for operation in net.operations for source in operation.sources)
     kept = {net.score_name, net.operations[-1].name}
     only_reader = {
@@ -177,7 +215,7 @@ def plan(net: IntegerNet) -> Plan:
             names[operation.name] = sources[0]
             continue
         values = [net.values[name] for name in operation.sources] or [image]
-        layer = _layer(operation, values, net.values[operation.name])
+        layer = _layer(operation, values, net.values[operation.name], matrix=matrix)
         if isinstance(operation, (Conv, Linear)):
             if layer.weights is not None and layer.weights.dtype == np.float32 and values[0].kind == "integer":
                 cast = _cast(sources[0], values[0])
@@ -193,6 +231,7 @@ def plan(net: IntegerNet) -> Plan:
                     layer = grown
         layers.append(layer)
         inputs.append(sources)
+    layers = _interleaved(layers, inputs, {names.get(name, name) for name in kept}, set(names.values()))
     places, value_bytes = _places(layers, inputs, {names.get(name, name) for name in kept})
     layers = [_placed(layer, sources, places) for layer, sources in zip(layers, inputs, strict=True)]
     last = net.operations[-1].name
@@ -208,7 +247,7 @@ def plan(net: IntegerNet) -> Plan:
     )
 
 
-def _layer(operation: Operation, inputs: list[Value], value: Value) -> Layer:
+def _layer(operation: Operation, inputs: list[Value], value: Value, *, matrix: bool = False) -> Layer:
     """One operation by itself."""
     (channels, rows, columns), out = inputs[0].shape, value.shape
     layer = Layer(
@@ -228,7 +267,7 @@ def _layer(operation: Operation, inputs: list[Value], value: Value) -> Layer:
     if isinstance(operation, Table):
         return replace(layer, operation=0, weights=operation.table.astype(value.dtype))
     if isinstance(operation, Conv):
-        kernel, why = _kernel(operation, inputs[0], value)
+        kernel, why = _kernel(operation, inputs[0], value, matrix=matrix)
         _, _, kernel_rows, kernel_columns = operation.shape
         return replace(
             layer,
@@ -247,14 +286,11 @@ def _layer(operation: Operation, inputs: list[Value], value: Value) -> Layer:
             why=why,
         )
     if isinstance(operation, Linear):
-        trits = _is_ternary(operation.weight) and _is_trit(inputs[0])
-        return replace(
-            layer,
-            operation=2,
-            kernel=KERNELS.index("BITS" if trits else "DIRECT"),
-            weights=_bit_planes(operation.weight) if trits else _plain(operation.weight, value),
-            why="" if trits else "weights or values are not in {-1, 0, 1}",
-        )
+        weight = operation.weight
+        if isinstance(weight, Weights) and _is_ternary(weight) and _is_trit(inputs[0]):
+            return replace(layer, operation=2, kernel=KERNELS.index("BITS"), weights=_bit_planes(weight))
+        why = "weights or values are not in {-1, 0, 1}"
+        return replace(layer, operation=2, weights=_plain(weight, value), why=why)
     if isinstance(operation, (MaxPool, SumPool)):
         return replace(
             layer,
@@ -275,6 +311,26 @@ def _layer(operation: Operation, inputs: list[Value], value: Value) -> Layer:
     if isinstance(operation, Clip):
         return replace(layer, operation=8, low=operation.low, high=operation.high)
     raise TypeError(f"{operation.name}: the C runtime has no {type(operation).__name__}")
+
+
+def _interleaved(
+    layers: list[Layer], inputs: list[tuple[str, ...]], kept: set[str], flattened: set[str]
+) -> list[Layer]:
+    """Let values that only matrix layers make and read be (row, column, channel)."""
+    matrix = {KERNELS.index("MATRIX"), KERNELS.index("TRITS")}
+    makers = {layer.name for layer in layers if layer.kernel in matrix and TYPES[layer.target_type] == "INT8"}
+    for layer, sources in zip(layers, inputs, strict=True):
+        if layer.kernel not in matrix:
+            makers.difference_update(sources)
+    makers -= kept | flattened
+    return [
+        replace(
+            layer,
+            source_interleaved=int(bool(makers & {*sources})),
+            target_interleaved=int(layer.name in makers),
+        )
+        for layer, sources in zip(layers, inputs, strict=True)
+    ]
 
 
 def _absorb_pool(layer: Layer, follower: Operation, value: Value) -> Layer | None:
@@ -314,9 +370,16 @@ def _is_trit(value: Value) -> bool:
     return value.kind == "integer" and value.low >= -1 and value.high <= 1
 
 
-def _kernel(operation: Conv, source: Value, value: Value) -> tuple[str, str]:
+def _kernel(operation: Conv, source: Value, value: Value, *, matrix: bool) -> tuple[str, str]:
     """The kernel for a convolution, and for the direct one the reason."""
     out, channels, rows, columns = operation.shape
+    if (
+        matrix
+        and value.kind == "integer"
+        and source.dtype == np.int8
+        and out // operation.groups >= _FEWEST_OUTPUTS
+    ):
+        return "TRITS" if _is_ternary(operation.weight) else "MATRIX", ""
     if not _is_ternary(operation.weight):
         return "DIRECT", "the weights are not in {-1, 0, 1}"
     if source.kind == "float":
@@ -337,22 +400,74 @@ def _conv_weights(operation: Conv, kernel: str, value: Value) -> np.ndarray:
     if kernel == "DIRECT" or not isinstance(weight, Weights):
         return _plain(weight, value)
     out, channels, rows, columns = operation.shape
+    straight = loads_straight(channels, value.shape[2], operation.stride[0])
+    if kernel == "MATRIX":
+        return _tiles(weight.values, operation.groups, straight=straight)
+    if kernel == "TRITS":
+        return _trit_tiles(weight, operation.groups, straight=straight)
     taps = channels * rows * columns
     triples = triples_of(taps)
-    trits = np.zeros((out, 3 * triples), np.int16)
-    trits[:, :taps] = weight.values.reshape(out, taps)
-    codes = (8 * (trits.reshape(out, triples, 3) + 1) @ np.array([9, 3, 1], np.int16)).astype(np.uint8)
+    digits = np.ones((out, 3 * triples), np.uint8)  # weights 0, 1, 2 for -1, 0, 1
+    digits[:, :taps] = _digits(weight).reshape(out, taps)
+    codes = 72 * digits[:, 0::3] + 24 * digits[:, 1::3] + 8 * digits[:, 2::3]
     groups = codes.reshape(operation.groups, out // operation.groups, triples)
     return np.concatenate([group[:, at : at + BLOCK].ravel() for group in groups for at in range(0, triples, BLOCK)])
 
 
-def _bit_planes(weight: Weights | np.ndarray) -> np.ndarray:
+def _tile_taps(lines: np.ndarray, fill: int, *, straight: bool) -> np.ndarray:
+    """(..., channel, kernel row, kernel column) to taps (..., step, taps / 4, 4), padded with `fill`.
+
+    For loading straight a step is 64 channels of one place of the kernel, and the places come first.
+    """
+    *head, channels, rows, columns = lines.shape
+    places = rows * columns
+    if straight:
+        padded = np.full((*head, _up(channels, 64), places), fill, lines.dtype)
+        padded[..., :channels, :] = lines.reshape(*head, channels, places)
+        padded = padded.reshape(*head, -1, 64, places).swapaxes(-1, -2)
+    else:
+        padded = np.full((*head, matrix_taps(channels, places, straight=False)), fill, lines.dtype)
+        taps = lines.reshape(*head, channels, places).swapaxes(-1, -2)
+        padded[..., : places * channels] = taps.reshape(*head, -1)
+    return padded.reshape(*head, -1, 16, 4)
+
+
+def _tiles(values: np.ndarray, groups: int, *, straight: bool) -> np.ndarray:
+    """(group, pair of tiles, 64 taps, tile of the pair, taps / 4, 16 outputs, 4 taps): runtime/amx.c."""
+    outs = len(values) // groups
+    padded = np.zeros((groups, _up(outs, 32), *values.shape[1:]), np.int8)
+    padded[:, :outs] = values.reshape(groups, outs, *values.shape[1:])
+    tiles = _tile_taps(padded.reshape(groups, -1, 2, 16, *values.shape[1:]), 0, straight=straight)
+    return np.ascontiguousarray(tiles.transpose(0, 1, 4, 2, 5, 3, 6))
+
+
+def _digits(weight: Weights) -> np.ndarray:
+    """Trits plus one, uint8: 0, 1, 2."""
+    if weight.levels == (-1, 0, 1):
+        return weight.codes
+    return (np.array(weight.levels) + 1).astype(np.uint8)[weight.codes]
+
+
+def _trit_tiles(weight: Weights, groups: int, *, straight: bool) -> np.ndarray:
+    """The same for trits, two bits each: outputs i, i + 4, i + 8, i + 12 of a tile share a byte."""
+    out, *taps = weight.codes.shape
+    outs = out // groups
+    digits = np.ones((groups, _up(outs, 32), *taps), np.uint8)
+    digits[:, :outs] = _digits(weight).reshape(groups, outs, *taps)
+    fours = digits.reshape(groups, -1, 2, 4, 4, *taps)
+    packed = fours[:, :, :, 0] | fours[:, :, :, 1] << 2 | fours[:, :, :, 2] << 4 | fours[:, :, :, 3] << 6
+    tiles = _tile_taps(packed, 0b01010101, straight=straight)  # padding: four zero trits
+    return np.ascontiguousarray(tiles.transpose(0, 1, 4, 2, 5, 3, 6))
+
+
+def _bit_planes(weight: Weights) -> np.ndarray:
     """uint32 (out, {nonzero, negative}, words); input k is bit k % 32 of word k // 32."""
-    values = weight.values if isinstance(weight, Weights) else weight
-    out, features = values.shape
-    planes = np.zeros((out, 2, -(-features // 32) * 32), bool)
-    planes[:, 0, :features] = values != 0
-    planes[:, 1, :features] = values < 0
+    out, features = weight.codes.shape
+    planes = np.zeros((out, 2, _up(features, 32)), bool)
+    negative = sum(level < 0 for level in weight.levels)  # levels ascend: these come first, then perhaps 0
+    has_zero = 0 in weight.levels
+    planes[:, 0, :features] = weight.codes != negative if has_zero else True
+    planes[:, 1, :features] = weight.codes < negative
     return np.packbits(planes, axis=2, bitorder="little").view("<u4").astype(np.uint32)
 
 

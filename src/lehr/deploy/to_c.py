@@ -50,11 +50,8 @@ def to_c(net: IntegerNet, directory: str | Path, *, images: np.ndarray | torch.T
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     planned = plan(net)
-    for source in (
-        *RUNTIME.glob("*.[ch]"),
-        *(RUNTIME / "example").glob("*.*"),
-        RUNTIME / "example" / "Makefile",
-    ):
+    sources = [path for path in RUNTIME.glob("*.[ch]") if path.name != "amx.c"]  # that wants its own weights
+    for source in (*sources, *(RUNTIME / "example").glob("*.c"), RUNTIME / "example" / "Makefile"):
         shutil.copyfile(source, directory / source.name)
     shutil.copytree(RUNTIME / "example" / "cortex-m4", directory / "cortex-m4", dirs_exist_ok=True)
     _write(directory / "model.h", _header(net, planned))
@@ -230,9 +227,10 @@ Besides, a run takes less than 4 KB of stack. It allocates nothing.
     lehr_run(&model, image, memory, lehr_best_level());
     printf("%s\\n", model_classes[lehr_class(&model, memory)]);
 
-Compile model.c and scalar.c with `-std=c99 -O3 -ffp-contract=off`. On x86-64 add avx2.c (`-mavx2`) and
-avx512.c (`-mavx512f -mavx512bw -mavx512vl`) and give `-DLEHR_HAVE_AVX2 -DLEHR_HAVE_AVX512` to all files; the
-best one is chosen at run time. Threads each need memory of their own; the model is constant and shared.
+Compile model.c and scalar.c with `-std=c99 -O3 -ffp-contract=off`. On x86-64 add avx2.c (`-mavx2 -mpopcnt`)
+and avx512.c (`-mavx512f -mavx512bw -mavx512vl -mpopcnt`) and give `-DLEHR_HAVE_AVX2 -DLEHR_HAVE_AVX512` to
+all files; the best one is chosen at run time. Threads each need memory of their own; the model is constant
+and shared.
 
 ## On a microcontroller
 

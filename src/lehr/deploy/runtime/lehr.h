@@ -32,11 +32,13 @@ enum lehr_kernel {
     LEHR_DIRECT,  /* int8 or float weights (out, in / groups, row, column): any case */
     LEHR_TERNARY, /* look-up tables, weights and values in {-1, 0, 1} (see tables.h) */
     LEHR_WIDE,    /* look-up tables, weights in {-1, 0, 1}, sums in int16 */
+    LEHR_MATRIX,  /* matrix tiles, int8 weights and values (see amx.c) */
+    LEHR_TRITS,   /* the same with weights in {-1, 0, 1}, two bits each */
     LEHR_BITS     /* linear, weights and values in {-1, 0, 1}: uint32 (out, {nonzero, negative}, words of 32 inputs) */
 };
 
 /* Instruction sets, slowest first. */
-enum lehr_level { LEHR_SCALAR, LEHR_AVX2, LEHR_AVX512, LEHR_LEVELS };
+enum lehr_level { LEHR_SCALAR, LEHR_AVX2, LEHR_AVX512, LEHR_AMX, LEHR_LEVELS };
 
 typedef struct lehr_layer {
     int32_t operation, kernel;
@@ -47,6 +49,7 @@ typedef struct lehr_layer {
     int32_t kernel_rows, kernel_columns, stride_rows, stride_columns;
     int32_t padding_rows, padding_columns, dilation_rows, dilation_columns;
     int32_t groups, pool_rows, pool_columns;
+    int32_t source_interleaved, target_interleaved; /* (row, column, channel); only between matrix layers */
     int32_t steps; /* number of thresholds per channel; 0: the sums are the result */
     float low, high;
     const void *weights;
@@ -96,5 +99,10 @@ typedef struct lehr_kernels {
 extern const lehr_kernels lehr_scalar_kernels;
 extern const lehr_kernels lehr_avx2_kernels;   /* only with -DLEHR_HAVE_AVX2 */
 extern const lehr_kernels lehr_avx512_kernels; /* only with -DLEHR_HAVE_AVX512 */
+
+/* Only with -DLEHR_HAVE_AMX; all other layers run as with AVX-512. */
+lehr_kernel_function lehr_amx_matrix, lehr_amx_bits;
+lehr_scratch_function lehr_amx_scratch;
+int lehr_amx_usable(void);
 
 #endif

@@ -45,15 +45,20 @@ static inline float load_float(int32_t type, const void *source, size_t at)
 static void run_table(const lehr_layer *layer, const uint8_t *image, void *target)
 {
     const size_t pixels = (size_t)layer->rows * (size_t)layer->columns;
-    for (int32_t c = 0; c < layer->channels; c++)
-        for (size_t i = (size_t)c * pixels; i < (size_t)(c + 1) * pixels; i++) {
-            const size_t at = (size_t)c * 256 + image[i];
-            if (layer->target_type == LEHR_INT8)
-                ((int8_t *)target)[i] = ((const int8_t *)layer->weights)[at];
-            else if (layer->target_type == LEHR_INT16)
-                ((int16_t *)target)[i] = ((const int16_t *)layer->weights)[at];
-            else
-                ((float *)target)[i] = ((const float *)layer->weights)[at];
+    for (size_t c = 0; c < (size_t)layer->channels; c++, image += pixels)
+        switch (layer->target_type) {
+        case LEHR_INT8:
+            for (size_t i = 0; i < pixels; i++)
+                ((int8_t *)target)[c * pixels + i] = ((const int8_t *)layer->weights)[c * 256 + image[i]];
+            break;
+        case LEHR_INT16:
+            for (size_t i = 0; i < pixels; i++)
+                ((int16_t *)target)[c * pixels + i] = ((const int16_t *)layer->weights)[c * 256 + image[i]];
+            break;
+        default:
+            for (size_t i = 0; i < pixels; i++)
+                ((float *)target)[c * pixels + i] = ((const float *)layer->weights)[c * 256 + image[i]];
+            break;
         }
 }
 
@@ -148,13 +153,19 @@ static const lehr_kernels *const all_kernels[LEHR_LEVELS] = {
 #endif
 #ifdef LEHR_HAVE_AVX512
     &lehr_avx512_kernels,
+    &lehr_avx512_kernels,
 #else
+    &lehr_scalar_kernels,
     &lehr_scalar_kernels,
 #endif
 };
 
 int lehr_best_level(void)
 {
+#ifdef LEHR_HAVE_AMX
+    if (lehr_amx_usable())
+        return LEHR_AMX;
+#endif
 #ifdef LEHR_HAVE_AVX512
     if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         return LEHR_AVX512;
@@ -178,6 +189,10 @@ static size_t scratch_bytes(const lehr_layer *layer, const lehr_kernels *kernels
     switch (layer->kernel) {
     case LEHR_TERNARY: return kernels->ternary_scratch(layer);
     case LEHR_WIDE: return kernels->wide_scratch(layer);
+#ifdef LEHR_HAVE_AMX
+    case LEHR_MATRIX:
+    case LEHR_TRITS: return lehr_amx_scratch(layer);
+#endif
     case LEHR_BITS: return ((size_t)layer->channels + 31) / 32 * 2 * sizeof(uint32_t);
     default: return (size_t)layer->pool_rows * (size_t)layer->out_columns * sizeof(double);
     }
@@ -213,7 +228,19 @@ void lehr_run(const lehr_net *net, const uint8_t *image, void *memory, int level
             switch (layer->kernel) {
             case LEHR_TERNARY: kernels->ternary(layer, source, target, scratch); break;
             case LEHR_WIDE: kernels->wide(layer, source, target, scratch); break;
-            case LEHR_BITS: kernels->bits(layer, source, target, scratch); break;
+#ifdef LEHR_HAVE_AMX
+            case LEHR_MATRIX:
+            case LEHR_TRITS: lehr_amx_matrix(layer, source, target, scratch); break;
+#endif
+            case LEHR_BITS:
+#ifdef LEHR_HAVE_AMX
+                if (level == LEHR_AMX) {
+                    lehr_amx_bits(layer, source, target, scratch);
+                    break;
+                }
+#endif
+                kernels->bits(layer, source, target, scratch);
+                break;
             default: kernels->direct(layer, source, target, scratch); break;
             }
             break;

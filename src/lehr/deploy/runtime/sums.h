@@ -5,6 +5,43 @@
 #define LEHR_SUMS_H
 
 #include "lehr.h"
+#include <string.h>
+
+static inline uint64_t lehr_word(const void *from)
+{
+    uint64_t word;
+    memcpy(&word, from, sizeof word);
+    return word;
+}
+
+static inline int32_t lehr_count_bits(uint64_t x)
+{
+#ifdef __POPCNT__
+    return __builtin_popcountll(x);
+#else
+    x -= x >> 1 & UINT64_C(0x5555555555555555);
+    x = (x & UINT64_C(0x3333333333333333)) + (x >> 2 & UINT64_C(0x3333333333333333));
+    x = (x + (x >> 4)) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+    return (int32_t)(x * UINT64_C(0x0101010101010101) >> 56);
+#endif
+}
+
+/* Trits as two planes of bits, nonzero and negative, trit k being bit k % 32 of word k / 32. */
+static inline void lehr_bit_planes(const int8_t *trits, size_t n, uint32_t *planes)
+{
+    const size_t words = (n + 31) / 32;
+    for (size_t w = 0; w < words; w++) {
+        const size_t here = n - 32 * w < 32 ? n - 32 * w : 32;
+        uint32_t nonzero = 0, negative = 0;
+        for (size_t i = 0; i < here; i++) { /* of -1, 0, 1 the last bit tells nonzero, the first one the sign */
+            const uint32_t trit = (uint8_t)trits[32 * w + i];
+            nonzero |= (trit & 1) << i;
+            negative |= (trit >> 7) << i;
+        }
+        planes[w] = nonzero;
+        planes[words + w] = negative;
+    }
+}
 
 /* Number of thresholds that `sum` reaches; they ascend, so the answer is where it would be inserted. */
 #define LEHR_DEFINE_CODE(NAME, TYPE)                                         \
