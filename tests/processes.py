@@ -13,9 +13,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-# Read when the server starts: tiny tensors are slower on more threads; it must import what this process imports.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+# For processes that import what this one imports; tiny tensors are slower on more threads; some virtual machines
+# announce AMX and forbid its use, on which bfloat16 in torch ends with an illegal instruction.
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",
+    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+}
+os.environ |= ENVIRONMENT  # the server has no other way to be told
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["processes", "lehr.cli", "lehr.training.engine", "sklearn.datasets"])
 

@@ -13,7 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lehr.deploy.integer_net import Affine, Clip, Conv, Flatten, IntegerNet, Linear, Operation, Table, Threshold, Weights
+from lehr.deploy.integer_net import (
+    Affine,
+    Clip,
+    Conv,
+    Flatten,
+    IntegerNet,
+    Linear,
+    Operation,
+    Table,
+    Threshold,
+    Weights,
+)
 from lehr.deploy.to_onnx import to_onnx, to_qonnx
 from test_pack import vgg
 

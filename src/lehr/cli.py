@@ -17,9 +17,12 @@ import typing
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from jsonargparse import ArgumentError, ArgumentParser
+
+if TYPE_CHECKING:
+    from lehr.training.recipe import Recipe
 
 
 class UsageError(ValueError):
@@ -28,37 +31,32 @@ class UsageError(ValueError):
 
 def train(arguments: Sequence[str]) -> None:
     """Train a recipe: lehr train RECIPE [--out RUN] [--from RUN] [--key value ...], or lehr train --resume RUN."""
-    words = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("--resume", "--out", "--from"):
-        words.add_argument(name, type=Path)
-    recipe_word = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    options, keys = words.parse_known_args(arguments[1:] if recipe_word else list(arguments))
-    start: Path | None = getattr(options, "from")
-    if options.resume is not None and (recipe_word or options.out or start or keys):
-        raise UsageError("--resume RUN goes on with the run's own recipe and takes no other argument")
-    if options.resume is None and recipe_word is None:
-        raise UsageError("which recipe? `lehr recipes` lists them; a .yaml file is one too; --resume RUN continues")
-
     from lehr.training.recipes import named
-
-    if recipe_word is not None:  # complain about a wrong recipe before Lightning, which takes seconds, is imported
-        recipe = named(recipe_word, [*keys, *(["--start", str(start)] if start else [])])
-
-    from lehr.report.terminal import print_results
-    from lehr.training import engine
-    from lehr.training.interruption import Interrupted
     from lehr.training.run import unused_path
 
-    if recipe_word is None:
-        path = options.resume
-    else:
-        path = options.out or unused_path(Path("runs") / f"{Path(recipe_word).stem}-seed{recipe.seed}")
-    try:
-        results = engine.resume(path) if recipe_word is None else engine.train(recipe, path)
-    except Interrupted as stop:
-        if engine.is_main_process():
-            print(f"lehr train: {stop}; continue with: lehr train --resume {path}", file=sys.stderr)
-        raise SystemExit(128 + stop.signum) from None
+    words = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    words.add_argument("--resume", type=Path)
+    words.add_argument("--out", type=Path)
+    words.add_argument("--from", dest="start")
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    options, keys = words.parse_known_args(arguments[1:] if name else list(arguments))
+    if options.resume is not None:
+        if name or keys or options.out or options.start:
+            raise UsageError("--resume RUN goes on with the run's own recipe and takes no other argument")
+        _follow(options.resume, None)
+        return
+    if name is None:
+        raise UsageError("which recipe? `lehr recipes` lists them; a .yaml file is one too; --resume RUN continues")
+    recipe = named(name, keys if options.start is None else [*keys, "--start", options.start])
+    _follow(options.out or unused_path(Path("runs") / f"{Path(name).stem}-seed{recipe.seed}"), recipe)
+
+
+def _follow(path: Path, recipe: Recipe | None) -> None:
+    """Train the recipe into `path`, or resume what is there."""
+    from lehr.report.terminal import print_results
+    from lehr.training import engine  # Lightning, which takes seconds: a wrong recipe was told before
+
+    results = engine.resume(path) if recipe is None else engine.train(recipe, path)
     if results is not None:
         print_results(path, results)
 
@@ -259,16 +257,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _show_warning
         try:
             _call(word, arguments)
-        except SystemExit as stop:  # after --help, or a signal
+        except SystemExit as stop:  # after --help
             return int(stop.code or 0)
         except KeyboardInterrupt:
             return _fail(130, f"lehr {word}: interrupted")
         except (ArgumentError, ValueError) as error:
             return _fail(2, f"lehr {word}: {' '.join(str(error).split())}")
-        except Exception as error:
-            if not _is_told(error):
-                raise
-            return _fail(1, f"lehr {word}: {error}")
+        except BaseException as error:
+            from lehr.data import DataError
+            from lehr.training.errors import Diverged, Interrupted, RunError
+
+            if isinstance(error, Interrupted):
+                return _fail(128 + error.signum, f"lehr {word}: {error}")
+            if isinstance(error, DataError | RunError | Diverged | OSError | ImportError):
+                return _fail(1, f"lehr {word}: {error}")
+            raise  # a defect of lehr, whose traceback is wanted
     return 0
 
 
@@ -305,19 +308,6 @@ def _parser(word: str, function: Callable[..., None]) -> ArgumentParser:
         else:
             parser.add_argument(name, type=kind, help=text)
     return parser
-
-
-def _is_told(error: Exception) -> bool:
-    """Whether the error is a sentence for the user; any other is a defect of lehr, and its traceback is wanted."""
-    if isinstance(error, OSError | ImportError):
-        return True
-    from lehr.data import DataError
-    from lehr.training.folder import RunError
-
-    if isinstance(error, DataError | RunError):
-        return True
-    task = sys.modules.get("lehr.training.task")  # if it was not imported, nothing diverged
-    return task is not None and isinstance(error, task.Diverged)
 
 
 def _show_warning(

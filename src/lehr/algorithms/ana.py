@@ -91,9 +91,11 @@ class ANA(Algorithm):
         """Clip the shadow weights."""
         if self.clip is not None:
             for _, layer in quantized_layers(model):
-                scale = layer.quantizer.scale
-                reach = self.clip if scale is None else self.clip * scale
-                layer.weight.clamp_(-reach, reach)
+                if layer.quantizer.scale is None:
+                    layer.weight.clamp_(-self.clip, self.clip)
+                else:
+                    reach = self.clip * layer.quantizer.scale
+                    layer.weight.clamp_(-reach, reach)
 
     def _quantizer(self, step: StepName) -> Quantizer:
         forward = Dirac() if self.std == 0 else NOISES[self.noise](self.std)

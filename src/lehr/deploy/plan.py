@@ -373,12 +373,7 @@ def _is_trit(value: Value) -> bool:
 def _kernel(operation: Conv, source: Value, value: Value, *, matrix: bool) -> tuple[str, str]:
     """The kernel for a convolution, and for the direct one the reason."""
     out, channels, rows, columns = operation.shape
-    if (
-        matrix
-        and value.kind == "integer"
-        and source.dtype == np.int8
-        and out // operation.groups >= _FEWEST_OUTPUTS
-    ):
+    if matrix and value.kind == "integer" and source.dtype == np.int8 and out // operation.groups >= _FEWEST_OUTPUTS:
         return "TRITS" if _is_ternary(operation.weight) else "MATRIX", ""
     if not _is_ternary(operation.weight):
         return "DIRECT", "the weights are not in {-1, 0, 1}"

@@ -3,6 +3,7 @@
 results = train(recipe, path)       # from nothing, or from a full-precision run (recipe.start)
 results = resume(path)              # goes on bit for bit, as if it had never stopped
 
+Both take `splits`, images of your own in place of the recipe's data set, and `callbacks` of Lightning to add to lehr's.
 With several processes each of them calls these; the first writes, and what the others get back is None.
 """
 
@@ -13,18 +14,20 @@ import dataclasses
 import json
 import logging
 import platform
+import signal
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 import lehr
@@ -32,8 +35,9 @@ from lehr.annealing import layers_of
 from lehr.batchnorm import reestimate_
 from lehr.data import Splits
 from lehr.training.annealing import NoiseAnnealing
-from lehr.training.folder import RunFolder, RunWarning, save_checkpoint, write_json
-from lehr.training.interruption import Interrupted, StopAtOnce
+from lehr.training.errors import Diverged, Interrupted, RunWarning
+from lehr.training.folder import RunFolder, save_checkpoint, write_json
+from lehr.training.interruption import StopAtOnce
 from lehr.training.loaders import Loaders
 from lehr.training.measures import level_codes, level_shares, noise, noisy_quantizers
 from lehr.training.progress import Bar
@@ -48,28 +52,32 @@ _BATCHNORM_BATCH = 256  # images
 Results = dict[str, Any]
 
 
-def train(recipe: Recipe, path: Path) -> Results | None:
+def train(
+    recipe: Recipe, path: Path, *, splits: Splits | None = None, callbacks: Sequence[L.Callback] = ()
+) -> Results | None:
     """Train from the beginning; `path` must not hold a run yet. Returns what results.json holds."""
     folder = RunFolder.unused(path) if is_main_process() else RunFolder(path)
     recipe = _anchored(recipe)
-    splits = load_data(recipe)
+    splits = splits or load_data(recipe)
     model = build(recipe, Images.of(splits.train), start=recipe.start)
     circumstances = {**_circumstances(recipe), "images": Images.of(splits.train)._asdict()}
-    return _fit(recipe, folder, model, splits, lambda: folder.create(dump(recipe), circumstances))
+    record = Record(folder, lambda: folder.create(dump(recipe), circumstances))
+    return _fit(recipe, record, model, splits, callbacks)
 
 
-def resume(path: Path) -> Results | None:
+def resume(path: Path, *, splits: Splits | None = None, callbacks: Sequence[L.Callback] = ()) -> Results | None:
     """Continue an interrupted run with its own recipe; what a finished run gave is read from it."""
     folder = RunFolder.open(path)
     recipe = read(folder.recipe)
     if folder.results.exists():
         return json.loads(folder.results.read_text())
-    splits = load_data(recipe)
+    splits = splits or load_data(recipe)
     newest = folder.newest_checkpoint()
     model = build(recipe, Images.of(splits.train), start=None if newest else recipe.start)
     if is_main_process():
         _tell_differences(json.loads(folder.info.read_text()), _circumstances(recipe))
-    return _fit(recipe, folder, model, splits, lambda: None, checkpoint=newest[0] if newest else None)
+    checkpoint = newest[0] if newest else None
+    return _fit(recipe, Record(folder), model, splits, callbacks, checkpoint=checkpoint)
 
 
 def _anchored(recipe: Recipe) -> Recipe:
@@ -86,10 +94,10 @@ def is_main_process() -> bool:
 
 def _fit(
     recipe: Recipe,
-    folder: RunFolder,
+    record: Record,
     model: nn.Module,
     splits: Splits,
-    begin: Callable[[], None],
+    added: Sequence[L.Callback],
     *,
     checkpoint: Path | None = None,
 ) -> Results | None:
@@ -107,8 +115,7 @@ def _fit(
         batchnorm=splits.train.images.split(_BATCHNORM_BATCH)[: recipe.batchnorm_batches],
         compile=recipe.compile,
     )
-    record = Record(folder, begin)
-    callbacks: list[L.Callback] = [StopAtOnce(), record]
+    callbacks: list[L.Callback] = [*added, StopAtOnce(record.folder.path), record]
     if windows:
         callbacks.append(
             NoiseAnnealing(
@@ -124,11 +131,15 @@ def _fit(
     loaders = Loaders(splits, recipe.data, seed=recipe.seed)
     try:
         with _quiet_lightning():
-            trainer = _trainer(recipe, folder, callbacks)
+            trainer = _trainer(recipe, record.folder, callbacks)
             trainer.fit(task, datamodule=loaders, ckpt_path=checkpoint, weights_only=True)
-            results = _finish(recipe, folder, trainer, task, loaders, record)
+            results = _finish(recipe, record, trainer, task, loaders)
     except SIGTERMException as stop:  # the signal came before training began
-        raise Interrupted(15) from stop
+        raise Interrupted(signal.SIGTERM, record.folder.path) from stop
+    except (Diverged, Interrupted):
+        if is_main_process():
+            raise
+        raise SystemExit(1) from None  # it stopped all processes, and is told once
     return results if is_main_process() else None
 
 
@@ -155,9 +166,7 @@ def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> 
         raise ValueError(str(error)) from error
 
 
-def _finish(
-    recipe: Recipe, folder: RunFolder, trainer: L.Trainer, task: Task, loaders: Loaders, record: Record
-) -> Results:
+def _finish(recipe: Recipe, record: Record, trainer: L.Trainer, task: Task, loaders: Loaders) -> Results:
     """BatchNorm re-estimation if asked for, validation and test once, the final network, the results."""
     results: Results = {}
     task.results = {}
@@ -174,8 +183,8 @@ def _finish(
     results |= {"epochs": recipe.epochs, "seconds": round(record.seconds, 1)}
     if trainer.is_global_zero:
         state = {f"model.{key}": value.cpu() for key, value in task.model.state_dict().items()}
-        save_checkpoint({"state_dict": state, "epoch": recipe.epochs}, folder.final)
-        write_json(folder.results, results)  # last: with it the run is finished
+        save_checkpoint({"state_dict": state, "epoch": recipe.epochs}, record.folder.final)
+        write_json(record.folder.results, results)  # last: with it the run is finished
     return results
 
 

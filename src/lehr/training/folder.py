@@ -20,15 +20,9 @@ from typing import Any
 
 import torch
 
+from lehr.training.errors import RunError, RunWarning
+
 KEPT = 3  # checkpoints: the newest, and two to fall back on
-
-
-class RunError(Exception):
-    """A run folder that is not what it should be; the message says what to do."""
-
-
-class RunWarning(UserWarning):
-    """A run that goes on, but not quite as one would expect."""
 
 
 class RunFolder:

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
+from lehr.training.errors import Interrupted
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-class Interrupted(BaseException):
-    """The process was told to stop; not an `Exception`, so that nothing on the way takes it for a failure."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
-        self.signum = signum
 
 
 class StopAtOnce(L.Callback):
     """Raises `Interrupted` on a signal while the trainer is at work; Lightning puts the handlers of before back."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """From here on."""
@@ -50,7 +48,7 @@ class StopAtOnce(L.Callback):
             launcher = trainer.strategy.launcher
             if isinstance(launcher, _SubprocessScriptLauncher):
                 launcher.kill(signal.SIGKILL)  # they write nothing, and would wait for this process
-            raise Interrupted(signum)
+            raise Interrupted(signum, self.run)
 
         for one in _SIGNALS:
             signal.signal(one, stop)

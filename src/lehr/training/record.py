@@ -26,7 +26,7 @@ class Record(Checkpoint):
     Lightning `Checkpoint`, so that it runs after all other callbacks and Lightning adds none of its own.
     """
 
-    def __init__(self, folder: RunFolder, begin: Callable[[], None]) -> None:
+    def __init__(self, folder: RunFolder, begin: Callable[[], None] = lambda: None) -> None:
         self.folder = folder
         self.seconds = 0.0  # of training, all sessions together
         self._begin = begin

@@ -22,6 +22,7 @@ from lehr.algorithms import Algorithm
 from lehr.batchnorm import batchnorms_of, reestimated
 from lehr.data import Batches
 from lehr.layers import Quantizer
+from lehr.training.errors import Diverged
 from lehr.training.measures import noisy_quantizers
 from lehr.training.recipe import Optimizer, Schedule
 from lehr.training.tally import Tally
@@ -31,17 +32,14 @@ from lehr.training.tally import Tally
 _STEPS_BETWEEN_CHECKS = 50
 
 
-class Diverged(Exception):
-    """The loss is no longer a number."""
-
-
 class Task(L.LightningModule):
     """Trains `model` on uint8 images and labels.
 
     `annealed` is the epoch by which all noise is gone, None without noise. With `batchnorm`, batches of training
     images, validation runs with BatchNorm statistics estimated from them without noise, and with those of training
-    beside it. `results` holds loss and accuracy of the present epoch: "train/loss", "val/accuracy", "val/noisy_accuracy" (with the
-    noise of training), "val/running_accuracy" (with BatchNorm's statistics of training), "test/loss", ...
+    beside it. `results` holds loss and accuracy of the present epoch: "train/loss", "val/accuracy",
+    "val/noisy_accuracy" (with the noise of training), "val/running_accuracy" (with BatchNorm's statistics of
+    training), "test/loss", ...
     """
 
     def __init__(
