@@ -133,7 +133,7 @@ def test_processes_that_build_at_once_agree_and_leave_one_file(tmp_path):
     program = textwrap.dedent("""
         from lehr.deploy import engine
         import ctypes
-        library = ctypes.CDLL(str(engine.build(engine.find_compiler(), ("-O0",))))
+        library = ctypes.CDLL(str(engine.build(engine.find_compiler(), flags=("-O0",))))
         assert library.lehr_best_level() >= 0
     """)
     environment = {

@@ -31,6 +31,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -234,37 +235,39 @@ def cache_folder() -> Path:
     return Path(chosen) if chosen else Path.home() / ".cache" / "lehr"
 
 
-def build(compiler: list[str], extra: tuple[str, ...] = ()) -> Path:
-    """Path of the compiled runtime, built if the cache does not hold it. Safe for several processes at once.
+def build(compiler: Sequence[str], *, flags: tuple[str, ...] = (), folder: Path | None = None) -> Path:
+    """Path of the compiled runtime, built if the cache `folder` does not hold it. Safe for processes at once.
 
     The name is a hash of everything the result depends on; the file appears whole, by a rename.
     """
     sources = sorted(RUNTIME.glob("*.[ch]"))
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
-    key = hashlib.sha256(repr((compiler, version, FLAGS, VECTOR_FILES, extra, platform.machine())).encode())
+    key = hashlib.sha256(
+        repr((tuple(compiler), version, FLAGS, VECTOR_FILES, flags, platform.machine())).encode()
+    )
     for source in sources:
         key.update(source.name.encode() + b"\0" + source.read_bytes())
-    folder = cache_folder() / "runtime"
+    folder = (folder or cache_folder()) / "runtime"
     path = folder / f"lehr-{key.hexdigest()[:32]}.so"
     if path.exists():
         return path
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        objects = _compile_all(compiler, extra, Path(temporary))
+        objects = _compile_all(compiler, flags, Path(temporary))
         built = Path(temporary) / path.name
-        _command([*compiler, *extra, "-shared", "-o", str(built), *objects])
+        _command([*compiler, *flags, "-shared", "-o", str(built), *objects])
         os.replace(built, path)
     return path
 
 
-def _compile_all(compiler: list[str], extra: tuple[str, ...], folder: Path) -> list[str]:
+def _compile_all(compiler: Sequence[str], flags: tuple[str, ...], folder: Path) -> list[str]:
     """Compile scalar.c and, for x86-64, the vector files this compiler knows the flags of."""
-    common = [*compiler, *FLAGS, "-fPIC", *extra, "-c"]
+    common = [*compiler, *FLAGS, "-fPIC", *flags, "-c"]
     objects, macros = [], []
     if platform.machine() in ("x86_64", "AMD64"):
-        for file, (macro, flags) in VECTOR_FILES.items():
+        for file, (macro, own) in VECTOR_FILES.items():
             target = str(folder / f"{file}.o")
-            command = [*common, f"-D{macro}", *flags, "-o", target, str(RUNTIME / file)]
+            command = [*common, f"-D{macro}", *own, "-o", target, str(RUNTIME / file)]
             if subprocess.run(command, capture_output=True, check=False).returncode == 0:
                 objects.append(target)
                 macros.append(f"-D{macro}")
@@ -282,9 +285,14 @@ def _command(command: list[str]) -> None:
         )
 
 
+def _load() -> ctypes.CDLL:
+    return _library(tuple(find_compiler()), cache_folder())
+
+
 @cache
-def _open(path: Path) -> ctypes.CDLL:
-    library = ctypes.CDLL(str(path))
+def _library(compiler: tuple[str, ...], folder: Path) -> ctypes.CDLL:
+    """The runtime, loaded once for each compiler and cache."""
+    library = ctypes.CDLL(str(build(compiler, folder=folder)))
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     library.lehr_best_level.argtypes = []
     library.lehr_memory.argtypes = [pointer, ctypes.c_int]
@@ -292,10 +300,6 @@ def _open(path: Path) -> ctypes.CDLL:
     library.lehr_run_batch.argtypes = [pointer, pointer, size, pointer, ctypes.c_int, pointer, pointer]
     library.lehr_run_batch.restype = None
     return library
-
-
-def _load() -> ctypes.CDLL:
-    return _open(build(find_compiler()))
 
 
 def _net_struct(plan: Plan) -> _Net:
