@@ -53,20 +53,12 @@ def quantize(
     """
     forward = Dirac() if forward is None else forward
     backward = forward if backward is None else backward
-    if not isinstance(step, MultiStep):
-        raise TypeError(f"step must be a MultiStep, got {step!r}")
-    for name, noise in (("forward", forward), ("backward", backward)):
-        if not isinstance(noise, Noise):
-            raise TypeError(f"{name} must be a noise such as Uniform(0.3), got {noise!r}")
-        for value in (noise.std, noise.mean):
-            if isinstance(value, Tensor) and torch.broadcast_shapes(x.shape, value.shape) != x.shape:
-                raise ValueError(
-                    f"the {name} noise, of shape {tuple(value.shape)}, must broadcast over x, of shape {tuple(x.shape)}"
-                )
-    if mode not in get_args(Mode):
-        raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
+    check(step, forward, backward, mode)
     if not x.is_floating_point():
         raise TypeError(f"quantize needs a floating-point tensor, got {x.dtype}")
+    for value in (forward.std, forward.mean, backward.std, backward.mean):
+        if isinstance(value, Tensor) and torch.broadcast_shapes(x.shape, value.shape) != x.shape:
+            raise ValueError(f"noise of shape {tuple(value.shape)} must broadcast over x, of shape {tuple(x.shape)}")
     return quantize_with(
         x,
         step,
@@ -79,6 +71,17 @@ def quantize(
         mode,
         generator,
     )
+
+
+def check(step: MultiStep, forward: Noise, backward: Noise, mode: Mode) -> None:
+    """Complain about what makes no estimator."""
+    if not isinstance(step, MultiStep):
+        raise TypeError(f"step must be a MultiStep, got {step!r}")
+    for name, noise in (("forward", forward), ("backward", backward)):
+        if not isinstance(noise, Noise):
+            raise TypeError(f"{name} must be a noise such as Uniform(0.3), got {noise!r}")
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
 
 
 def quantize_with(
@@ -225,11 +228,12 @@ def _evaluate(
     Half precision is computed in single, as the fused kernels of compilers do.
     """
     dtype = _wide(x.dtype)
-    width = known(kind.width(std))
-    if isinstance(width, Tensor):
-        width = width.to(dtype)  # a per-channel tensor of another dtype would change that of the result
+    one = not isinstance(std, Tensor) or std.numel() == 1
+    spread = known(kind.width(std)) if one else std  # many widths are computed a block at a time
 
-    def block(x: Tensor, mean: Number, width: Number, *others: Tensor, out: Tensor | None) -> Tensor:
+    def block(x: Tensor, mean: Number, spread: Number, *others: Tensor, out: Tensor | None) -> Tensor:
+        width = spread if one else kind.width(spread)
+        width = width.to(dtype) if isinstance(width, Tensor) else width  # or it could change that of the result
         u = x if x.dtype == dtype else x.to(dtype)
         u = u if not isinstance(mean, Tensor) and mean == 0 else (u + mean).to(dtype)
         place = None if isinstance(width, Tensor) or x.dtype != dtype else out  # where both are computed, not in place
@@ -238,7 +242,7 @@ def _evaluate(
             return result.to(x.dtype)
         return out if result is out else out.copy_(result)
 
-    return blockwise(block, x, known(mean), width, *others)
+    return blockwise(block, x, known(mean), spread, *others)
 
 
 def _sum_over_steps(

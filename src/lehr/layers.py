@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lehr.expectation import Mode, quantize, quantize_with
+from lehr.expectation import Mode, check, quantize_with
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Noise, Number, Uniform, all_hold, shown
 
@@ -60,7 +60,7 @@ class Quantizer(nn.Module):
         scale: Number = 1.0,
     ) -> None:
         super().__init__()
-        quantize(torch.zeros(1), step, forward, backward, mode)  # complains about a wrong mode or kind now, not later
+        check(step, forward, backward, mode)
         self.step = step
         self.mode: Mode = mode
         self.forward_kind = type(forward)

@@ -32,8 +32,9 @@ _COMPARED = 32
 class MultiStep:
     """The function of eq. 4 with K strictly increasing thresholds and K + 1 strictly increasing levels.
 
-    Calling it gives the value, with thresholds and levels rounded to the tensor's dtype; NaN stays NaN. The value
-    carries no gradient: that is what `lehr.quantize` adds.
+    Calling it gives the value in the tensor's dtype; NaN stays NaN. Thresholds are compared in that dtype too, but half
+    precision is compared in single, so that every device agrees. The value carries no gradient: that is what
+    `lehr.quantize` adds.
     """
 
     thresholds: tuple[float, ...]
@@ -91,6 +92,8 @@ class MultiStep:
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """σ(x), elementwise, in `out` if it is given."""
         x = x.detach() if x.is_floating_point() else x.to(torch.get_default_dtype())
+        if x.dtype in (torch.float16, torch.bfloat16):
+            return self(x.float()).to(x.dtype) if out is None else out.copy_(self(x.float()))
         if len(self.thresholds) > _COMPARED:
             tables = _tables.__wrapped__ if torch.compiler.is_compiling() else _tables
             thresholds, levels = tables(self, x.dtype, x.device)
