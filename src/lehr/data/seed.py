@@ -1,4 +1,4 @@
-"""Seeds from numbers: what is drawn for a sample depends on a run's seed, the epoch and the sample, and nothing else."""
+"""Seeds from numbers: what is drawn for a sample depends on a run's seed, the epoch and the sample alone."""
 
 import hashlib
 

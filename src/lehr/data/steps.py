@@ -101,10 +101,10 @@ class Steps(ABC):
             return torch.arange(self.count)
         return torch.randperm(self.count, generator=torch.Generator().manual_seed(mixed(self.seed, epoch)))
 
-    def span(self, step: int) -> range:
-        """Return where in the epoch's order this rank's samples of `step` stand: each `world_size`-th of the step's."""
+    def span(self, step: int, rank: int | None = None) -> range:
+        """Return where in the epoch's order the samples of a rank (this one) at `step` stand."""
         first = step * self.batch_size * self.world_size
         last = first + self.batch_size * self.world_size
         if step + 1 == len(self) and not self.drop_last:
             last = self.count
-        return range(first + self.rank, last, self.world_size)
+        return range(first + (self.rank if rank is None else rank), last, self.world_size)
