@@ -1,4 +1,4 @@
-"""Random brightness, contrast, saturation and lighting of a batch, on the device it is on, in one affine map an image.
+"""Random brightness, contrast, saturation and lighting of a batch, on the device it is on, in one affine map of each pixel.
 
 Brightness blends an image with black, contrast with its mean grey, saturation with its own greyscale; lighting adds a
 random multiple of the principal components of ImageNet's colours (Krizhevsky et al., 2012). All are affine in the
@@ -8,7 +8,7 @@ weights g
 
     pixel -> b (c (s pixel + (1 - s) g·pixel) + (1 - c) m) + lighting
 
-is one 3x3 matrix and one offset for each image.
+needs one factor for the pixel, one for its grey and one offset for each image.
 
 >>> import torch
 >>> images = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8)
@@ -59,7 +59,6 @@ class Colour:
         if images.ndim != 4 or images.shape[1] != 3:
             raise ValueError(f"colours are changed in images (batch, 3, height, width), got {tuple(images.shape)}")
         batch, device = len(images), images.device
-        grey = torch.tensor(GREY, device=device)
         reach = torch.tensor((self.brightness, self.contrast, self.saturation), device=device)
         factors = 1 + reach * (2 * torch.rand((batch, 3), generator=generator, device=device) - 1)
         brightness, contrast, saturation = factors[:, :, None].unbind(1)  # (batch, 1) each
@@ -67,11 +66,10 @@ class Colour:
         components = torch.tensor(EIGENVECTORS, device=device) * torch.tensor(EIGENVALUES, device=device)
         lighting = 255 * multiples @ components.T  # (batch, 3)
 
-        pixels = images.permute(0, 2, 3, 1).flatten(1, 2).float()  # (batch, pixel, 3); no copy of channels-last images
-        mean_grey = pixels.mean(1) @ grey[:, None]  # (batch, 1)
-        own = torch.eye(3, device=device) * saturation[:, :, None]
-        matrix = (brightness * contrast)[:, :, None] * (own + (1 - saturation)[:, :, None] * grey)  # (batch, 3, 3)
-        offset = brightness * (1 - contrast) * mean_grey + lighting
-        changed = torch.baddbmm(offset[:, None, :], pixels, matrix.mT)
-        changed = changed.round_().clamp_(0, 255).to(torch.uint8)
-        return changed.unflatten(1, images.shape[2:]).permute(0, 3, 1, 2)
+        pixels = images.permute(0, 2, 3, 1).flatten(1, 2).to(torch.float32, copy=True)  # (batch, pixel, 3)
+        grey = pixels @ torch.tensor(GREY, device=device)  # (batch, pixel)
+        offset = brightness * (1 - contrast) * grey.mean(1, keepdim=True) + lighting  # (batch, 3)
+        towards_grey = grey.mul_(brightness * contrast * (1 - saturation))
+        pixels.mul_((brightness * contrast * saturation)[:, :, None]).add_(towards_grey[:, :, None])
+        pixels.add_(offset[:, None, :] + 0.5).clamp_(0, 255)  # a half, since whole numbers are made by cutting off
+        return pixels.to(torch.uint8).unflatten(1, images.shape[2:]).permute(0, 3, 1, 2)
