@@ -6,7 +6,7 @@ import scipy.io
 import torch
 
 from imagenet_files import photographs, write_tree
-from lehr.data import DataError, ImageFiles, load_images
+from lehr.data import DataError, ImageFiles, load_images, load_streamed
 from lehr.data.generated import FIGURES, write_images
 from lehr.data.image_folder import KIT, find_mapping, is_flat, read_flat, read_folder
 from lehr.data.names import Names
@@ -174,6 +174,21 @@ def test_the_generated_folder_is_the_same_everywhere_and_reads_as_imagenet(tmp_p
     splits = load_images(once, size=32, validation=4)
     assert splits.train.classes == tuple(sorted(FIGURES))
     assert not [path for path in once.rglob("*") if path.suffix == ".part"]
+
+
+def test_generated_images_are_drawn_into_the_data_folder_when_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEHR_DATA", str(tmp_path))
+    splits = load_streamed("generated-images", size=32)
+    assert [len(split) for split in splits] == [120, 40, 40]
+    assert (tmp_path / "generated-images" / "train").is_dir()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.JPEG")}
+    assert [len(split) for split in load_streamed("generated-images", tmp_path, validation=8)] == [152, 8, 40]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.JPEG")} == before
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match="no streamed data set is called 'cifar10'; there are imagenet, generated"):
+        load_streamed("cifar10")
 
 
 def test_the_sample_of_imagenet_reads():

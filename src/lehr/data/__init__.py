@@ -15,7 +15,7 @@ from .dataset import Dataset, Splits
 from .decode import CentreCrop, RandomCrop
 from .errors import DataError, DownloadError
 from .image_files import ImageFiles
-from .imagenet import StreamedSplits, load_images
+from .imagenet import STREAMED, StreamedSplits, load_images, load_streamed
 from .loading import AnyDataset, batches_of, examples_of
 from .shards import Shards, pack
 from .source import folder
@@ -24,6 +24,7 @@ from .steps import Steps
 from .streamed import StreamedBatches
 
 __all__ = [
+    "STREAMED",
     "AnyDataset",
     "Augment",
     "Batches",
@@ -47,6 +48,7 @@ __all__ = [
     "hold_out",
     "load",
     "load_images",
+    "load_streamed",
     "names",
     "pack",
 ]

@@ -1,4 +1,4 @@
-"""Random brightness, contrast, saturation and lighting of a batch, on the device it is on, in one affine map of each pixel.
+"""Random brightness, contrast, saturation and lighting of a batch on its device, in one affine map of each pixel.
 
 Brightness blends an image with black, contrast with its mean grey, saturation with its own greyscale; lighting adds a
 random multiple of the principal components of ImageNet's colours (Krizhevsky et al., 2012). All are affine in the

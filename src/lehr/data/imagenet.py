@@ -5,18 +5,21 @@
     root/train/*.tar              root/val/*.tar                         shards (shards.py)
 
 The official validation images are the test set here: choices are made by images held out of the training set.
+"generated-images" stands in for ImageNet where there is none; it is drawn into the data folder when first asked for.
 """
 
 from pathlib import Path
 from typing import NamedTuple
 
 from .errors import DataError
+from .generated import write_images
 from .image_files import ImageFiles
 from .image_folder import find_mapping, is_flat, read_flat, read_folder
 from .shards import Shards, hold_out_shards, read_shards
+from .source import folder
 from .split import hold_out
 
-VALIDATION = 10_000  # ten of each class
+STREAMED = {"imagenet": 10_000, "generated-images": 40}  # by name, how many are held out: ten of each class
 _PROBES = 16  # images tried before training begins; a folder of anything else fails there and not hours later
 
 Streams = ImageFiles | Shards
@@ -31,13 +34,27 @@ class StreamedSplits(NamedTuple):
     test: Streams
 
 
-def load_images(
-    root: Path, *, size: int = 224, seed: int = 0, validation: int = VALIDATION, check: bool = True
+def load_streamed(
+    name: str, root: Path | None = None, *, size: int | None = None, seed: int = 0, validation: int | None = None
 ) -> StreamedSplits:
+    """Read a data set of `STREAMED` below `root` (default: the data folder); `size` is 224 unless given.
+
+    Without `validation`, ten images of each class are held out.
+    """
+    if name not in STREAMED:
+        raise ValueError(f"no streamed data set is called {name!r}; there are {', '.join(STREAMED)}")
+    home = folder() if root is None else root.expanduser()
+    if name == "generated-images":
+        home = write_images(home / name)
+    count = STREAMED[name] if validation is None else validation
+    return load_images(home, size=size or 224, seed=seed, validation=count)
+
+
+def load_images(root: Path, *, size: int = 224, seed: int = 0, validation: int = 10_000) -> StreamedSplits:
     """Read the layout below `root` and hold `validation` training images out, by seed.
 
-    `size` is what images are cut to: 224 for MobileNetV2, 227 for AlexNet. Only names are read, and, to `check`, a few
-    images of each part: DataError where none of them can be decoded.
+    `size` is what images are cut to: 224 for MobileNetV2, 227 for AlexNet. Only names are read,
+    and a few images of each part: DataError where none of them can be decoded.
     """
     home = _home(root)
     if any((home / "train").glob("*.tar")):
@@ -53,9 +70,8 @@ def load_images(
         else:
             test = read_folder(folder, training.classes, size=size)
         splits = StreamedSplits(*hold_out(training, validation, seed=seed), test)
-    if check:
-        for part in splits:
-            part.examples(_PROBES)
+    for part in splits:
+        part.examples(_PROBES)
     return splits
 
 

@@ -28,6 +28,8 @@ def batches_of(
     *,
     shuffle: bool = False,
     augment: bool = False,
+    padding: int = 4,
+    flip: bool = True,
     seed: int = 0,
     device: torch.device | str | None = None,
     drop_last: bool = False,
@@ -37,7 +39,7 @@ def batches_of(
 ) -> Steps:
     """Return the batches of a data set, with the augmentation the paper has for it.
 
-    In memory that is padding, random crop and flip; of image files, random area and aspect ratio, flip, colours.
+    In memory that is `padding`, random crop and `flip`; of image files random area and aspect ratio, flip, colours.
     `workers` are the reader processes of a data set that is not in memory (None: the cores there are).
     """
     if isinstance(dataset, Dataset):
@@ -45,7 +47,7 @@ def batches_of(
             dataset,
             batch_size,
             shuffle=shuffle,
-            augment=CropFlip() if augment else None,
+            augment=CropFlip(padding, flip) if augment else None,
             seed=seed,
             device=device,
             drop_last=drop_last,
@@ -55,7 +57,7 @@ def batches_of(
     return StreamedBatches(
         dataset,
         batch_size,
-        crop=RandomCrop(dataset.size) if augment else CentreCrop.of(dataset.size),
+        crop=RandomCrop(dataset.size, flip=flip) if augment else CentreCrop.of(dataset.size),
         shuffle=shuffle,
         augment=Colour() if augment else None,
         seed=seed,
