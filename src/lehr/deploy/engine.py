@@ -242,9 +242,7 @@ def build(compiler: Sequence[str], *, flags: tuple[str, ...] = (), folder: Path 
     """
     sources = sorted(RUNTIME.glob("*.[ch]"))
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
-    key = hashlib.sha256(
-        repr((tuple(compiler), version, FLAGS, VECTOR_FILES, flags, platform.machine())).encode()
-    )
+    key = hashlib.sha256(repr((tuple(compiler), version, FLAGS, VECTOR_FILES, flags, platform.machine())).encode())
     for source in sources:
         key.update(source.name.encode() + b"\0" + source.read_bytes())
     folder = (folder or cache_folder()) / "runtime"
