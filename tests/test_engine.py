@@ -39,14 +39,10 @@ def net():
         (
             Table("pixels", np.tile(np.arange(-128, 128), (3, 1))),
             Conv("conv1", "pixels", trits(16, 3, 3, 3), padding=(1, 1)),
-            Threshold(
-                "act1", "conv1", np.sort(rng.integers(-200, 200, (16, 2))), rng.choice([-1, 1], 16), TRITS
-            ),
+            Threshold("act1", "conv1", np.sort(rng.integers(-200, 200, (16, 2))), rng.choice([-1, 1], 16), TRITS),
             Conv("conv2", "act1", trits(24, 16, 3, 3), padding=(1, 1)),
             MaxPool("pool2", "conv2", (2, 2), (2, 2)),
-            Threshold(
-                "act2", "pool2", np.sort(rng.integers(-9, 20, (24, 2))), rng.choice([-1, 1], 24), TRITS
-            ),
+            Threshold("act2", "pool2", np.sort(rng.integers(-9, 20, (24, 2))), rng.choice([-1, 1], 24), TRITS),
             Flatten("flat", "act2"),
             Linear("fc", "flat", trits(10, 864)),
             Affine("logits", "fc", rng.normal(size=10), rng.normal(size=10)),

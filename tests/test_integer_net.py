@@ -123,9 +123,7 @@ def test_scores_are_what_the_last_affine_map_reads():
 
 def test_torch_in_torch_out_and_an_empty_batch():
     net = net_of((1, 2, 2), Flatten("y", "x"))
-    assert torch.equal(
-        net.run(torch.ones(3, 1, 2, 2, dtype=torch.uint8)), torch.ones(3, 4, dtype=torch.int64)
-    )
+    assert torch.equal(net.run(torch.ones(3, 1, 2, 2, dtype=torch.uint8)), torch.ones(3, 4, dtype=torch.int64))
     assert net.run(np.empty((0, 1, 2, 2), np.uint8)).shape == (0, 4)
 
 

@@ -108,9 +108,7 @@ def convolutions(draw):
 
 
 EXAMPLES = int(os.environ.get("LEHR_EXAMPLES", "60"))
-QUICK = settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+QUICK = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 @QUICK
@@ -319,9 +317,7 @@ def test_float_layers_around_a_quantized_branch():
     )
     images = images_for(net, rng, 3)
     for level in levels():
-        np.testing.assert_allclose(
-            engines.compile(net, kernels=level)(images), net.run(images), rtol=2e-7, atol=1e-7
-        )
+        np.testing.assert_allclose(engines.compile(net, kernels=level)(images), net.run(images), rtol=2e-7, atol=1e-7)
 
 
 def test_quantized_weights_on_floats_and_float_weights_on_integers():
@@ -343,9 +339,7 @@ def test_quantized_weights_on_floats_and_float_weights_on_integers():
 def test_the_kernels_are_clean_under_address_and_undefined_behaviour_sanitizers(tmp_path):
     """This file again, with the runtime built with both sanitizers and any finding fatal."""
     preload = [
-        subprocess.run(
-            ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
         for name in ("libasan.so", "libstdc++.so")
     ]
     if not os.path.isabs(preload[0]):

@@ -124,9 +124,7 @@ def test_it_runs_on_a_bare_cortex_m4_within_the_stated_memory(net, directory):
     need("arm-none-eabi-gcc", "qemu-system-arm", packages=packages)
     header = (directory / "model.h").read_text()
     stated = int(header.rsplit("#define MODEL_MEMORY ", 1)[1].split()[0])
-    assert f"6 images, 1 levels, {-(-stated // 8) * 8} bytes of memory: 0 differ" in make(
-        directory, "cortex-m4"
-    )
+    assert f"6 images, 1 levels, {-(-stated // 8) * 8} bytes of memory: 0 differ" in make(directory, "cortex-m4")
     assert f"{stated:,}" in (directory / "README.md").read_text()
 
 
@@ -153,9 +151,7 @@ def test_a_wrong_score_fails_the_test_vector(directory, tmp_path):
     vector = (broken / "test_vector.h").read_text()
     head, scores = vector.split("test_scores[6][10] = {\n    {\n        ")
     first, rest = scores.split(",", 1)
-    (broken / "test_vector.h").write_text(
-        f"{head}test_scores[6][10] = {{\n    {{\n        {int(first) + 1},{rest}"
-    )
+    (broken / "test_vector.h").write_text(f"{head}test_scores[6][10] = {{\n    {{\n        {int(first) + 1},{rest}")
     make(broken, "clean")
     make(broken, "CC=gcc", QUICKLY, "test")
     done = subprocess.run([str(broken / "test")], capture_output=True, check=False)
@@ -181,7 +177,5 @@ def test_float_layers_and_awkward_names(tmp_path):
     assert "4 images" in make(tmp_path, "CC=gcc", QUICKLY, "check")
     make(tmp_path, "CC=gcc", QUICKLY, "classify")
     image = np.full((1, 1, 6, 6), 9, np.uint8)
-    done = subprocess.run(
-        [str(tmp_path / "classify")], input=image.tobytes(), capture_output=True, check=True
-    )
+    done = subprocess.run([str(tmp_path / "classify")], input=image.tobytes(), capture_output=True, check=True)
     assert done.stdout.decode().startswith(net.classes[int(net.predict(image)[0])] + ":")

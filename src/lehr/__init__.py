@@ -2,7 +2,8 @@
 
 float model -> quantize_ -> train with annealed noise -> freeze -> IntegerNet -> packed file / ONNX / C -> run anywhere
 
-`import lehr` needs torch alone. The rooms `lehr.models`, `lehr.data`, `lehr.deploy`, ... and `lehr.freeze` load when used.
+`import lehr` needs torch alone. The rooms `lehr.models`, `lehr.data`, `lehr.deploy`, ... and `lehr.freeze` load when
+they are used.
 """
 
 from __future__ import annotations

@@ -159,9 +159,7 @@ class Engine:
         for layer in self._plan.layers:
             operation = OPERATIONS[layer.operation]
             if operation in ("CONV", "LINEAR"):
-                rows.append(
-                    KernelRow(layer.name, _KERNEL_NAMES[KERNELS[layer.kernel]], self.level, layer.why)
-                )
+                rows.append(KernelRow(layer.name, _KERNEL_NAMES[KERNELS[layer.kernel]], self.level, layer.why))
             else:
                 rows.append(KernelRow(layer.name, operation.lower().replace("_", " "), "scalar"))
         return Description(tuple(rows))
@@ -183,9 +181,7 @@ class Engine:
             self._run_part(images, out, integer)
         else:
             bounds = np.linspace(0, len(images), min(self.threads, len(images)) + 1).astype(int)
-            parts = [
-                self._pool.submit(self._run_part, images[a:b], out[a:b], integer) for a, b in pairwise(bounds)
-            ]
+            parts = [self._pool.submit(self._run_part, images[a:b], out[a:b], integer) for a, b in pairwise(bounds)]
             for part in parts:
                 part.result()
         return out.astype(np.int64) if integer else out  # pyright: ignore[reportReturnType]
@@ -230,9 +226,7 @@ def find_compiler() -> list[str]:
     raise RuntimeError(f"there is no C compiler (cc, gcc or clang, or set CC). {_NO_COMPILER}")
 
 
-_NO_COMPILER = (
-    "lehr.deploy.compile needs one to build its runtime; IntegerNet.run works without, only slower."
-)
+_NO_COMPILER = "lehr.deploy.compile needs one to build its runtime; IntegerNet.run works without, only slower."
 
 
 def cache_folder() -> Path:
@@ -248,9 +242,7 @@ def build(compiler: Sequence[str], *, flags: tuple[str, ...] = (), folder: Path 
     """
     sources = sorted(RUNTIME.glob("*.[ch]"))
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
-    key = hashlib.sha256(
-        repr((tuple(compiler), version, FLAGS, VECTOR_FILES, flags, platform.machine())).encode()
-    )
+    key = hashlib.sha256(repr((tuple(compiler), version, FLAGS, VECTOR_FILES, flags, platform.machine())).encode())
     for source in sources:
         key.update(source.name.encode() + b"\0" + source.read_bytes())
     folder = (folder or cache_folder()) / "runtime"

@@ -70,9 +70,7 @@ class Value:
         """The narrowest of int8, int16, int32 that holds the range; float32 for floats."""
         if self.kind == "float":
             return np.dtype(np.float32)
-        return np.result_type(
-            np.min_scalar_type(min(self.low, -1)), np.min_scalar_type(min(-self.high - 1, -1))
-        )
+        return np.result_type(np.min_scalar_type(min(self.low, -1)), np.min_scalar_type(min(-self.high - 1, -1)))
 
     @property
     def size(self) -> int:
@@ -104,9 +102,7 @@ class Weights:
             raise ValueError(f"levels are finite, got {_short(levels)}")
         if all(isinstance(x, int) for x in levels):
             if levels[0] < -128 or levels[-1] > 127:
-                raise ValueError(
-                    f"integer weight levels lie in -128..127, got {_short(levels)}; give floats instead"
-                )
+                raise ValueError(f"integer weight levels lie in -128..127, got {_short(levels)}; give floats instead")
         else:
             levels = tuple(float(np.float32(x)) for x in levels)
         if codes.size and (codes.min() < 0 or codes.max() >= len(levels)):
@@ -215,9 +211,7 @@ class Table(Operation):
     def infer(self, *inputs: Value) -> Value:
         (image,) = inputs
         if len(self.table) != image.shape[0]:
-            raise ValueError(
-                f"{self.name}: a table for {len(self.table)} channels, but the image has {image.shape[0]}"
-            )
+            raise ValueError(f"{self.name}: a table for {len(self.table)} channels, but the image has {image.shape[0]}")
         if self.table.dtype == np.float32:
             return Value(image.shape, "float")
         return Value(image.shape, "integer", int(self.table.min()), int(self.table.max()))
@@ -245,9 +239,7 @@ class Conv(_Unary):
         for what, low in (("stride", 1), ("padding", 0), ("dilation", 1)):
             object.__setattr__(self, what, _pair(self.name, what, getattr(self, what), low))
         if self.groups < 1 or self.shape[0] % self.groups:
-            raise ValueError(
-                f"{self.name}: {self.shape[0]} output channels cannot be cut into {self.groups} groups"
-            )
+            raise ValueError(f"{self.name}: {self.shape[0]} output channels cannot be cut into {self.groups} groups")
 
     @property
     @override
@@ -315,9 +307,7 @@ class _Pool(_Unary):
         for what, low in (("kernel", 1), ("stride", 1), ("padding", 0)):
             object.__setattr__(self, what, _pair(self.name, what, getattr(self, what), low))
         if any(2 * p > k for p, k in zip(self.padding, self.kernel, strict=True)):
-            raise ValueError(
-                f"{self.name}: padding is at most half the kernel, got {self.padding} for {self.kernel}"
-            )
+            raise ValueError(f"{self.name}: padding is at most half the kernel, got {self.padding} for {self.kernel}")
 
     def _space(self, x: Value) -> Shape:
         return x.shape[0], *_window(self.name, x, self.kernel, self.stride, self.padding)
@@ -373,13 +363,9 @@ class Threshold(_Unary):
     def __post_init__(self) -> None:
         thresholds, directions = np.asarray(self.thresholds), np.asarray(self.directions)
         if thresholds.ndim != 2 or not 1 <= thresholds.shape[1] <= 255:
-            raise ValueError(
-                f"{self.name}: thresholds have shape (channel, 1 to 255), got {thresholds.shape}"
-            )
+            raise ValueError(f"{self.name}: thresholds have shape (channel, 1 to 255), got {thresholds.shape}")
         if directions.shape != thresholds.shape[:1] or not np.isin(directions, (-1, 1)).all():
-            raise ValueError(
-                f"{self.name}: directions are +1 or -1, one for each of {len(thresholds)} channels"
-            )
+            raise ValueError(f"{self.name}: directions are +1 or -1, one for each of {len(thresholds)} channels")
         if np.issubdtype(thresholds.dtype, np.integer):
             _check_range(self.name, "thresholds", thresholds, ALWAYS, NEVER)
             thresholds = _frozen(thresholds, np.int32)
@@ -412,9 +398,7 @@ class Threshold(_Unary):
     @override
     def run(self, *inputs: Tensor) -> Tensor:
         (s,) = inputs
-        thresholds = torch.from_numpy(
-            self.thresholds.astype(np.float32 if s.is_floating_point() else np.int64)
-        )
+        thresholds = torch.from_numpy(self.thresholds.astype(np.float32 if s.is_floating_point() else np.int64))
         signed = s * _per_channel(self.directions, s.dtype)
         columns = signed.transpose(0, 1).reshape(len(thresholds), -1).contiguous()
         codes = torch.searchsorted(thresholds, columns, right=True)  # counts t_k <= direction * s
@@ -473,9 +457,7 @@ class Affine(_Unary):
     def __post_init__(self) -> None:
         scale, shift = (_finite(self.name, what, getattr(self, what)) for what in ("scale", "shift"))
         if scale.ndim != 1 or scale.shape != shift.shape:
-            raise ValueError(
-                f"{self.name}: scale and shift have shape (channel,), got {scale.shape} and {shift.shape}"
-            )
+            raise ValueError(f"{self.name}: scale and shift have shape (channel,), got {scale.shape} and {shift.shape}")
         object.__setattr__(self, "scale", scale)
         object.__setattr__(self, "shift", shift)
 
@@ -506,9 +488,7 @@ class Clip(_Unary):
     def infer(self, *inputs: Value) -> Value:
         (x,) = inputs
         if x.kind != "float":
-            raise ValueError(
-                f"{self.name}: only floats are clipped, {self.source} is integer: use a Threshold"
-            )
+            raise ValueError(f"{self.name}: only floats are clipped, {self.source} is integer: use a Threshold")
         return x
 
     @override
@@ -576,9 +556,7 @@ class IntegerNet:
     def __post_init__(self) -> None:
         shape = tuple(int(x) for x in self.input_shape)
         if len(shape) != 3 or min(shape) < 1:
-            raise ValueError(
-                f"input_shape is (channel, row, column), each at least 1, got {self.input_shape}"
-            )
+            raise ValueError(f"input_shape is (channel, row, column), each at least 1, got {self.input_shape}")
         operations = tuple(self.operations)
         if not operations or not isinstance(operations[0], Table):
             raise ValueError("the first operation is the Table that pixels go through")
@@ -589,14 +567,10 @@ class IntegerNet:
             if isinstance(operation, Table) and index:
                 raise ValueError(f"{operation.name}: only the first operation is a Table")
             if operation.name in values or not operation.name:
-                raise ValueError(
-                    f"operation {index}: a value needs a name of its own, got {operation.name!r}"
-                )
+                raise ValueError(f"operation {index}: a value needs a name of its own, got {operation.name!r}")
             for source in operation.sources:
                 if source not in values:
-                    raise ValueError(
-                        f"{operation.name}: it reads {source!r}, which no earlier operation makes"
-                    )
+                    raise ValueError(f"{operation.name}: it reads {source!r}, which no earlier operation makes")
             inputs = [values[source] for source in operation.sources] if index else [image]
             values[operation.name] = operation.infer(*inputs)
             used.update(operation.sources)
@@ -665,9 +639,7 @@ class IntegerNet:
                 value_bits = 1 + max(value.high, -value.low - 1, 0).bit_length()
             kind = type(operation).__name__
             macs = operation.macs(value)
-            rows.append(
-                SummaryRow(operation.name, kind, value.shape, bits, value_bits, macs, operation.bytes)
-            )
+            rows.append(SummaryRow(operation.name, kind, value.shape, bits, value_bits, macs, operation.bytes))
         return Summary(tuple(rows))
 
     def _run(self, images: Images, name: str) -> Images:
@@ -730,22 +702,16 @@ def _sum_value(name: str, x: Value, shape: Shape, weight: Weights | np.ndarray) 
 def _checked(name: str, value: Value) -> Value:
     """Refuse integers that could leave int32; an exact test, so nothing that fits is refused."""
     if value.low <= ALWAYS or value.high >= NEVER:
-        raise ValueError(
-            f"{name}: its sums reach {value.low}..{value.high}, beyond int32: give fewer inputs or levels"
-        )
+        raise ValueError(f"{name}: its sums reach {value.low}..{value.high}, beyond int32: give fewer inputs or levels")
     return value
 
 
-def _window(
-    name: str, x: Value, kernel: Sequence[int], stride: Pair, padding: Pair, dilation: Pair = (1, 1)
-) -> Pair:
+def _window(name: str, x: Value, kernel: Sequence[int], stride: Pair, padding: Pair, dilation: Pair = (1, 1)) -> Pair:
     space = []
     for size, k, s, p, d in zip(x.shape[1:], kernel, stride, padding, dilation, strict=True):
         free = size + 2 * p - (d * (k - 1) + 1)
         if free < 0:
-            raise ValueError(
-                f"{name}: a window of {d * (k - 1) + 1} does not fit {size} pixels padded by {p}"
-            )
+            raise ValueError(f"{name}: a window of {d * (k - 1) + 1} does not fit {size} pixels padded by {p}")
         space.append(free // s + 1)
     return space[0], space[1]
 
@@ -754,9 +720,7 @@ def _weight(name: str, weight: Weights | np.ndarray, ndim: int) -> Weights | np.
     if not isinstance(weight, Weights):
         weight = np.asarray(weight)
         if not np.issubdtype(weight.dtype, np.floating):
-            raise TypeError(
-                f"{name}: quantized weights are Weights, others a float array, got {weight.dtype}"
-            )
+            raise TypeError(f"{name}: quantized weights are Weights, others a float array, got {weight.dtype}")
         weight = _finite(name, "weights", weight)
     shape = _weight_shape(weight)
     if len(shape) != ndim or 0 in shape:

@@ -145,9 +145,7 @@ class Layer:
 
 # The struct's fields in its order, with their Python types.
 TYPE_OF_FIELD = {
-    name: field.type
-    for name, field in Layer.__dataclass_fields__.items()
-    if name not in ("name", "value", "why")
+    name: field.type for name, field in Layer.__dataclass_fields__.items() if name not in ("name", "value", "why")
 }
 FIELDS = tuple(TYPE_OF_FIELD)
 
@@ -202,9 +200,7 @@ def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
     only_reader = {
         operation.sources[0]: operation
         for operation in net.operations
-        if len(operation.sources) == 1
-        and readers[operation.sources[0]] == 1
-        and operation.sources[0] not in kept
+        if len(operation.sources) == 1 and readers[operation.sources[0]] == 1 and operation.sources[0] not in kept
     }
     layers: list[Layer] = []
     names: dict[str, str] = {}  # Flatten: another name for the same value
@@ -221,11 +217,7 @@ def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
         values = [net.values[name] for name in operation.sources] or [image]
         layer = _layer(operation, values, net.values[operation.name], matrix=matrix)
         if isinstance(operation, (Conv, Linear)):
-            if (
-                layer.weights is not None
-                and layer.weights.dtype == np.float32
-                and values[0].kind == "integer"
-            ):
+            if layer.weights is not None and layer.weights.dtype == np.float32 and values[0].kind == "integer":
                 cast = _cast(sources[0], values[0])
                 layers.append(cast)
                 inputs.append(sources)
@@ -381,12 +373,7 @@ def _is_trit(value: Value) -> bool:
 def _kernel(operation: Conv, source: Value, value: Value, *, matrix: bool) -> tuple[str, str]:
     """The kernel for a convolution, and for the direct one the reason."""
     out, channels, rows, columns = operation.shape
-    if (
-        matrix
-        and value.kind == "integer"
-        and source.dtype == np.int8
-        and out // operation.groups >= _FEWEST_OUTPUTS
-    ):
+    if matrix and value.kind == "integer" and source.dtype == np.int8 and out // operation.groups >= _FEWEST_OUTPUTS:
         return "TRITS" if _is_ternary(operation.weight) else "MATRIX", ""
     if not _is_ternary(operation.weight):
         return "DIRECT", "the weights are not in {-1, 0, 1}"
@@ -419,9 +406,7 @@ def _conv_weights(operation: Conv, kernel: str, value: Value) -> np.ndarray:
     digits[:, :taps] = _digits(weight).reshape(out, taps)
     codes = 72 * digits[:, 0::3] + 24 * digits[:, 1::3] + 8 * digits[:, 2::3]
     groups = codes.reshape(operation.groups, out // operation.groups, triples)
-    return np.concatenate(
-        [group[:, at : at + BLOCK].ravel() for group in groups for at in range(0, triples, BLOCK)]
-    )
+    return np.concatenate([group[:, at : at + BLOCK].ravel() for group in groups for at in range(0, triples, BLOCK)])
 
 
 def _tile_taps(lines: np.ndarray, fill: int, *, straight: bool) -> np.ndarray:
@@ -486,9 +471,7 @@ def _plain(weight: Weights | np.ndarray, value: Value) -> np.ndarray:
     return values if value.kind == "integer" else values.astype(np.float32)
 
 
-def _places(
-    layers: list[Layer], inputs: list[tuple[str, ...]], kept: Iterable[str]
-) -> tuple[dict[str, int], int]:
+def _places(layers: list[Layer], inputs: list[tuple[str, ...]], kept: Iterable[str]) -> tuple[dict[str, int], int]:
     """An offset for each value: the lowest that no value alive at the same time takes."""
     last_use = {name: index for index, sources in enumerate(inputs) for name in sources}
     last_use.update(dict.fromkeys(kept, len(layers)))

@@ -72,7 +72,7 @@ def to_qonnx(net: IntegerNet, path: str | Path, *, batch: int = 1) -> None:
     Path(path).write_bytes(_Qonnx(net, batch).model().SerializeToString())
 
 
-class _Writer(ABC):
+class Writer(ABC):
     """Writes the operations one after the other; a dialect says how weights and thresholds are written."""
 
     opsets: Sequence[tuple[str, int]]
@@ -249,7 +249,7 @@ class _Writer(ABC):
         return free
 
 
-class _Standard(_Writer):
+class _Standard(Writer):
     """Standard operators, of the opset that brought 2-bit weights."""
 
     opsets = (("", 25),)
@@ -302,7 +302,7 @@ class _Standard(_Writer):
         return self.node("Gather", [levels, code], shape, name=threshold.name)
 
 
-class _Qonnx(_Writer):
+class _Qonnx(Writer):
     """Quant and MultiThreshold, the operators of the qonnx package."""
 
     opsets = (("", 13), ("qonnx.custom_op.general", 1))
