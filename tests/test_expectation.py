@@ -8,10 +8,14 @@ import scipy.integrate
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
+import lehr.blockwise
+from lehr import Dirac, Logistic, MultiStep, Normal, Triangular, Uniform
+from lehr.expectation import lipschitz
+from measure import LiveMemory
 from restated import (
     BY_SCIPY,
     NOISES,
-    LiveMemory,
     expected_slope,
     expected_value,
     few_numbers,
@@ -20,10 +24,6 @@ from restated import (
     steps,
     value_and_gradient,
 )
-
-import lehr.blockwise
-from lehr import Dirac, Logistic, MultiStep, Normal, Triangular, Uniform
-from lehr.expectation import lipschitz
 
 every_noise = pytest.mark.parametrize("kind", NOISES)
 TERNARY = MultiStep.ternary()
@@ -63,7 +63,9 @@ class TestTheFormulas:
         np.testing.assert_allclose(single, value, rtol=0, atol=3e-7 * count * max(np.abs(levels)))
 
     @every_noise
-    @pytest.mark.parametrize("step", [TERNARY, MultiStep.sign(), MultiStep((-0.4, 0.1, 1.3), (-1, -0.5, 0.25, 4))], ids=str)
+    @pytest.mark.parametrize(
+        "step", [TERNARY, MultiStep.sign(), MultiStep((-0.4, 0.1, 1.3), (-1, -0.5, 0.25, 4))], ids=str
+    )
     def test_the_value_is_the_integral_of_the_step_function(self, kind, step):
         """∫ σ(x + v) f(v) dv, with nothing of lehr but the density."""
         noise = kind(0.3)
