@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import lehr.blockwise
 from lehr import Dirac, Logistic, MultiStep, Normal, Triangular, Uniform
 from lehr.expectation import lipschitz
+from measure import LiveMemory
 from restated import (
     BY_SCIPY,
     NOISES,
-    LiveMemory,
     expected_slope,
     expected_value,
     few_numbers,

@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 import lehr
 from lehr import Dirac, MultiStep, Normal, Quantizer, Uniform
 from lehr.layers import around_thresholds_
-from restated import LiveMemory, value_and_gradient
+from measure import LiveMemory
+from restated import value_and_gradient
 
 LAYERS = {
     "Linear": (lambda **kwargs: lehr.Linear(6, 4, **kwargs), nn.Linear(6, 4), (5, 6)),
