@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def print_results(path: Path, results: Mapping[str, Any]) -> None:
     """The end of a run: accuracy, what re-estimating BatchNorm changed, the levels the weights use, the noise left."""
     console = Console()
-    table = Table(title=f"{path}", title_justify="left")
+    console.print(str(path), soft_wrap=True, highlight=False)
+    table = Table()
     for column in ("", "accuracy", "loss"):
         table.add_column(column, justify="left" if not column else "right")
     rows = {"val": "validation", "test": "test", "val/running": "validation, BatchNorm as in training"}
@@ -40,7 +41,7 @@ def print_results(path: Path, results: Mapping[str, Any]) -> None:
     stds = {key.removeprefix("std/forward/"): std for key, std in results.items() if key.startswith("std/forward/")}
     noisy = [f"layer {layer} std {std:.4g}" for layer, std in stds.items() if std > 0]
     if stds:
-        console.print(f"noise left: {', '.join(noisy) or 'none'}")
+        console.print(f"noise left: {', '.join(noisy) or 'none'}", soft_wrap=True, highlight=False)
 
 
 def print_recipes(recipes: Mapping[str, Recipe]) -> None:
