@@ -34,9 +34,7 @@ def test_arrays_come_as_tensors_and_the_rest_as_it_is(tmp_path):
     assert found[b"batch_label"] == b"batch 1"
 
 
-@pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # numpy answers to its old module names, with a warning
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # numpy answers to its old module names, with a warning
 def test_numpy_itself_reads_the_test_pickles_the_same_way():
     value = pickle.loads(dictionary({b"data": array(CONTENT, (3, 4))}), encoding="bytes")
     assert np.array_equal(value[b"data"], np.arange(12, dtype=np.uint8).reshape(3, 4))
@@ -55,9 +53,7 @@ class Hostile:
 def test_a_hostile_pickle_is_refused_before_it_does_anything(tmp_path, monkeypatch, protocol, function):
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path / "batch", pickle.dumps({"data": Hostile(function, "mkdir evil")}, protocol))
-    name = (
-        rf"(posix|nt|builtins|__builtin__)\.{function.__name__}"  # as pickles of old and new protocols say it
-    )
+    name = rf"(posix|nt|builtins|__builtin__)\.{function.__name__}"  # as pickles of old and new protocols say it
     with pytest.raises(DataError, match=rf"batch: expected .*, found: UnpicklingError: it asks for {name}"):
         load_arrays(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["batch"]

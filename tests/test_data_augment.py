@@ -35,9 +35,7 @@ def candidates(image: Tensor, padding: int, flip: bool) -> dict[tuple[int, int, 
     st.integers(0, 4),
     st.booleans(),
 )
-def test_every_image_is_a_crop_of_its_padded_self_mirrored_or_not(
-    batch, channels, height, width, padding, flip
-):
+def test_every_image_is_a_crop_of_its_padded_self_mirrored_or_not(batch, channels, height, width, padding, flip):
     images = pixels(batch, channels, height, width)
     moved = CropFlip(padding, flip)(images, generator(1))
     assert moved.shape == images.shape

@@ -53,15 +53,11 @@ def test_drop_last_leaves_a_smaller_last_batch_out():
     shuffle=st.booleans(),
     drop_last=st.booleans(),
 )
-def test_ranks_share_every_sample_once_in_equally_many_steps(
-    count, batch_size, world_size, shuffle, drop_last
-):
+def test_ranks_share_every_sample_once_in_equally_many_steps(count, batch_size, world_size, shuffle, drop_last):
     if 0 < count < world_size:
         return
     ranks = [
-        Batches(
-            dataset(count), batch_size, shuffle=shuffle, drop_last=drop_last, rank=rank, world_size=world_size
-        )
+        Batches(dataset(count), batch_size, shuffle=shuffle, drop_last=drop_last, rank=rank, world_size=world_size)
         for rank in range(world_size)
     ]
     shares = [numbers(batches) for batches in ranks]
@@ -86,18 +82,28 @@ def test_an_epoch_is_a_function_of_seed_and_epoch():
     for epoch in (2, 0, 1):
         again.set_epoch(epoch)
         assert same([*again], epochs[epoch])
-    other = training(seed=6)
-    assert not same([*other], epochs[0])
 
 
-def test_epochs_differ_in_order_and_in_augmentation():
+def test_epochs_and_seeds_differ_in_order():
     batches = training()
-    first, second = numbers(batches), numbers(batches)
+    first, second, other = numbers(batches), numbers(batches), numbers(training(seed=6))
     assert first != second
-    still = Batches(dataset(50), 50, augment=CropFlip(2))
-    (one,), (two,) = [*still], [*still]
-    assert torch.equal(one[1], two[1])
-    assert not torch.equal(one[0], two[0])
+    assert first != other
+
+
+def test_epochs_seeds_steps_and_ranks_differ_in_augmentation():
+    same_image = torch.full((64, 1, 6, 6), 255, dtype=torch.uint8)  # what differs was moved differently
+    images = Dataset(same_image, torch.zeros(64, dtype=torch.int64), ("white",), (0.5,), (0.5,))
+
+    def moved(epoch=0, **settings) -> list[Tensor]:
+        batches = Batches(images, 32, augment=CropFlip(2), **settings)
+        batches.set_epoch(epoch)
+        return [batch for batch, _ in batches]
+
+    one, two = moved()
+    results = [one, two, *moved(epoch=1), *moved(seed=1)]
+    results += [*moved(rank=0, world_size=2), *moved(rank=1, world_size=2)][1:]  # the first is `one` itself
+    assert all(not torch.equal(a, b) for a, b in itertools.combinations(results, 2))
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 6, 7])
@@ -137,13 +143,6 @@ def test_an_iteration_that_was_broken_off_begins_the_epoch_again():
     batches = training()
     first = next(iter(batches))
     assert same([next(iter(batches))], [first])
-
-
-def test_ranks_augment_differently():
-    ranks = [Batches(dataset(64), 32, augment=CropFlip(2), rank=rank, world_size=2) for rank in range(2)]
-    (a,), (b,) = ranks
-    moved = [(images != labels.to(torch.uint8)[:, None, None, None]).flatten(1) for images, labels in (a, b)]
-    assert not torch.equal(*moved)
 
 
 def test_torchs_own_random_state_is_neither_used_nor_moved():

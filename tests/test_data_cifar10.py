@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import pytest
@@ -146,7 +145,7 @@ def test_a_damaged_python_batch_is_told_with_expected_and_found(tmp_path, conten
     reason=f"no CIFAR-10 below {folder()} (set LEHR_DATA)",
 )
 def test_the_real_cifar10():
-    train, validation, test = load("cifar10", os.environ.get("LEHR_DATA"))
+    train, validation, test = load("cifar10")
     assert [len(part) for part in (train, validation, test)] == [45_000, 5_000, 10_000]
     assert torch.bincount(validation.labels).tolist() == [500] * 10
     assert [test.classes[label] for label in test.labels[:4]] == ["cat", "ship", "ship", "airplane"]

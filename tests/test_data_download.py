@@ -144,6 +144,18 @@ def test_a_file_that_is_not_there_is_asked_for_once(tmp_path):
         assert len(site.asked) == 1
 
 
+def test_a_file_brought_by_hand_that_is_not_the_one_is_told(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_bytes(WHOLE[:HALF])
+    found = hashlib.sha256(WHOLE[:HALF]).hexdigest()
+    with (
+        serve({}) as site,
+        pytest.raises(DownloadError, match=rf"folder/file: expected .*, found sha256:{found}"),
+    ):
+        get(site, tmp_path)
+    assert (tmp_path / "folder/file").read_bytes() == WHOLE[:HALF]
+
+
 def test_the_next_mirror_is_asked(tmp_path):
     with serve({"/a": Answer(status=404), "/b": Answer(status=500), "/c": Answer(WHOLE)}) as site:
         assert get(site, tmp_path, "/a", "/b", "/c") == WHOLE
@@ -304,9 +316,7 @@ def test_an_archive_without_a_member_says_which(tmp_path):
     ],
 )
 def test_a_damaged_archive_is_named(tmp_path, damage):
-    path = archive(
-        tmp_path / "x.tar.gz", (tarfile.TarInfo("set/b"), WHOLE), (tarfile.TarInfo("set/a"), WHOLE)
-    )
+    path = archive(tmp_path / "x.tar.gz", (tarfile.TarInfo("set/b"), WHOLE), (tarfile.TarInfo("set/a"), WHOLE))
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=r"x\.tar\.gz: expected a whole tar archive"):
         unpack(path, ("set/a",), tmp_path / "data")

@@ -1,6 +1,7 @@
 """The command line: a word, and the function behind it.
 
-    lehr demo | train RECIPE | evaluate RUN | recipes | data NAME | summary RUN
+    lehr demo | train RECIPE | evaluate RUN | recipes | data NAME | summary RUN | report RUN | compare RUN... |
+         export RUN --to packed|onnx|qonnx|c | predict FILE IMAGE... | bench FILE | approximate FORMULA | figures
 
 Each function's signature is its command line (jsonargparse). A wrong word is one sentence on standard error and exit
 code 2, a failure while working is one sentence and exit code 1, a signal is 128 and its number.
@@ -9,11 +10,14 @@ code 2, a failure while working is one sentence and exit code 1, a signal is 128
 from __future__ import annotations
 
 import argparse
+import inspect
+import re
 import sys
+import typing
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from jsonargparse import ArgumentError, ArgumentParser
 
@@ -73,7 +77,7 @@ def recipes() -> None:
     print_recipes({name: named(name) for name in names()})
 
 
-def data(name: str, root: Path | None = None) -> None:
+def data(name: str, *, root: Path | None = None) -> None:
     """Fetch a data set, check it, and say where it is."""
     from lehr.data import fetch, folder, load
 
@@ -93,15 +97,129 @@ def summary(run: str) -> None:
     print(summarize(model, images))
 
 
-def demo(out: Path = Path("runs/demo")) -> None:
-    """From nothing to an evaluated ternary network: the digits recipe, with its full-precision twin and a report."""
+def report(run: Path) -> None:
+    """Write RUN/report.html: the run, finished or not, as one page."""
+    from lehr.report.page import write_report
+
+    print(write_report(run))
+
+
+def compare(runs: list[Path], *, out: Path | None = None) -> None:
+    """Several runs in one table and one page; compare.html, .csv and .md go beside the first run, or to --out."""
+    from lehr.report.compare import compare, write_comparison
+    from lehr.report.terminal import print_comparison
+
+    comparison = compare(runs)
+    print_comparison(comparison)
+    print(*write_comparison(comparison, runs[0].resolve().parent if out is None else out), sep="\n")
+
+
+def export(
+    run: Path,
+    *,
+    to: Literal["packed", "onnx", "qonnx", "c"],
+    out: Path | None = None,
+    verify: bool = True,
+) -> None:
+    """Turn a run's network into integers: a packed .lehr file, ONNX, QONNX, or a folder of C; and compare them all.
+
+    Args:
+        run: the run folder
+        to: what to write
+        out: where to write it, instead of into the run folder
+        verify: compare torch, the reference run and every backend on all test images
+    """
+    from lehr.export import export
+
+    failed = False
+    for line, passed in export(run, to, out, verify=verify):
+        print(line)
+        failed |= not passed
+    if failed:
+        raise SystemExit(_fail(1, "lehr export: the exported network differs from the trained one: see above"))
+
+
+def predict(file: Path, images: list[Path], *, resize: bool = False) -> None:
+    """Classify PNG or JPEG files, or folders of them, with a packed network.
+
+    Args:
+        file: a .lehr file
+        images: image files or folders
+        resize: bring images of another size to the network's, instead of refusing them
+    """
+    from lehr.deploy.images import ImageError
+    from lehr.deploy.predict import predict
+    from lehr.table import table
+
+    rows, failed = [], False
+    for path, answer in predict(file, images, resize=resize):
+        if isinstance(answer, ImageError):
+            print(f"lehr predict: {answer}", file=sys.stderr)
+            failed = True
+        else:
+            rows.append((str(path), *answer))
+    if rows:
+        print(table(("image", "class", "score", "next", "its score"), rows))
+    if failed:
+        raise SystemExit(1)
+
+
+def bench(file: Path, *, repetitions: int = 100) -> None:
+    """Time a packed network on this machine: the engine beside onnxruntime with float32 and with 8-bit weights."""
+    from lehr.deploy.bench import bench
+    from lehr.deploy.engine import compile
+    from lehr.deploy.pack import load
+
+    net = load(file)
+    print(compile(net).describe(), end="\n\n")
+    print(bench(net, repetitions=repetitions))
+
+
+def approximate(formula: str, *, epsilon: float, side: float = 1.0, out: Path | None = None) -> None:
+    """Theorem 1 on a formula such as "sin(3*x0)*x1": quantized networks within epsilon of it, and their true error.
+
+    Args:
+        formula: arithmetic and named functions of x0, x1, ...
+        epsilon: how close the network must come
+        side: the domain is [0, side] in each variable
+        out: draw function, network and error there, as OUT.svg, OUT.pdf and OUT.png
+    """
+    from lehr.report.approximation import approximate_formula
+
+    print(approximate_formula(formula, epsilon=epsilon, side=side, out=out))
+
+
+def figures(*, out: Path, runs: list[Path] = []) -> None:  # noqa: B006 - never changed
+    """Draw the paper's figures, and those of runs, as SVG, PDF and PNG.
+
+    Args:
+        out: the folder to draw into
+        runs: run folders whose validation error to draw
+    """
+    from lehr.report.figures import draw_all
+
+    print(*draw_all(out, runs), sep="\n")
+
+
+def demo(*, out: Path = Path("runs/demo")) -> None:
+    """From nothing to a ternary network that runs as integers: train digits, compare, export, verify, time."""
+    from lehr.deploy.bench import bench
+    from lehr.deploy.pack import load
+    from lehr.export import export
+    from lehr.report.page import write_report
     from lehr.report.terminal import print_demo
     from lehr.training.engine import train
     from lehr.training.recipes import named
     from lehr.training.run import unused_path
 
     out = unused_path(out)
-    print_demo({name: train(named(name), out / name) or {} for name in ("digits-fp", "digits-ana")})
+    print_demo(out, {name: train(named(name), out / name) or {} for name in ("digits-fp", "digits-ana")})
+    run = out / "digits-ana"
+    for to in ("packed", "c"):
+        for line, _ in export(run, to, verify=to == "packed"):
+            print(line)
+    print(bench(load(run / "model.lehr")))
+    print(f"the ternary run as a page: {write_report(run)}")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -111,6 +229,13 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "recipes": recipes,
     "data": data,
     "summary": summary,
+    "report": report,
+    "compare": compare,
+    "export": export,
+    "predict": predict,
+    "bench": bench,
+    "approximate": approximate,
+    "figures": figures,
 }
 
 
@@ -160,10 +285,29 @@ def _call(word: str, arguments: Sequence[str]) -> None:
         else:
             train(arguments)
         return
-    parser = ArgumentParser(prog=f"lehr {word}", description=function.__doc__, exit_on_error=False)
-    parser.add_function_arguments(function, as_positional=True, fail_untyped=False)
-    values: dict[str, Any] = vars(parser.parse_args(list(arguments)))
+    values: dict[str, Any] = vars(_parser(word, function).parse_args(list(arguments)))
     function(**values)
+
+
+def _parser(word: str, function: Callable[..., None]) -> ArgumentParser:
+    """The signature as a command line: plain arguments by position, a list takes one or more, keywords are options."""
+    description, _, arguments = (function.__doc__ or "").partition("Args:")
+    told = dict(re.findall(r"^\s+(\w+): (.+)$", arguments, flags=re.MULTILINE))
+    parser = ArgumentParser(prog=f"lehr {word}", description=description.strip(), exit_on_error=False)
+    types = typing.get_type_hints(function)
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind, text = types[name], told.get(name)
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            needed = parameter.default is parameter.empty
+            default = None if needed else parameter.default
+            many = {"nargs": "+"} if typing.get_origin(kind) is list else {}
+            kind = typing.get_args(kind)[0] if many else kind
+            parser.add_argument(f"--{name}", type=kind, required=needed, default=default, help=text, **many)
+        elif typing.get_origin(kind) is list:
+            parser.add_argument(name, type=typing.get_args(kind)[0], nargs="+", help=text)
+        else:
+            parser.add_argument(name, type=kind, help=text)
+    return parser
 
 
 def _show_warning(

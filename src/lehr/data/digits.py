@@ -41,7 +41,8 @@ class Digits(Source):
         )
         nth_of_class = torch.nn.functional.one_hot(labels).cumsum(0).gather(1, labels[:, None]).flatten() - 1
         is_test = nth_of_class % 5 == 0
-        return everything.take(torch.nonzero(~is_test).flatten()), everything.take(torch.nonzero(is_test).flatten())
+        training, test = (torch.nonzero(chosen).flatten() for chosen in (~is_test, is_test))
+        return everything.take(training), everything.take(test)
 
     def missing(self, root: Path) -> tuple[Download, ...]:
         """Nothing: they come with scikit-learn."""

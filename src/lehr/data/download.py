@@ -147,7 +147,10 @@ def _fetch(
             failures += 1
         if failures < attempts:
             time.sleep(min(pause * 2 ** max(failures - 1, 0), LONGEST_PAUSE))
-    told = "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
+    if target.is_file():
+        found = checksum(target, like=wanted.checksum)
+        reasons[str(target)] = f"expected the checksum {wanted.checksum}, found {found}"
+    told = "; ".join(f"{place}: {reason}" for place, reason in reasons.items())
     raise DownloadError(f"cannot fetch {target.name} ({told})")
 
 

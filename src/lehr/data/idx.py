@@ -21,7 +21,13 @@ from .download import Download
 from .errors import DataError
 from .source import Source, check_balance, check_labels
 
-UNSIGNED_BYTE = 0x08
+FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+UNSIGNED_BYTE = 0x08  # the type of an element
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ def read_idx(
             found = struct.unpack(f">{len(shape)}I", header[4:])
             if found != shape:
                 raise DataError(f"{path}: expected the dimensions {shape}, found {found}")
-            content = file.read(size + 1)  # one more than belongs there: the end, and gzip's checksum, are reached
+            content = file.read(size + 1)  # past the end, which is where gzip compares its checksum
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: expected a whole gzip file, found a damaged one: {error}") from error
     except OSError as error:
@@ -111,13 +117,6 @@ def read_idx(
         raise DataError(f"{path}: expected {size} bytes after the header, found {more}{len(content)}")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(shape)
 
-
-FILES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
 
 MNIST = Idx(
     name="mnist",
