@@ -13,7 +13,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/.ready
-	$(BIN)/python examples/digits.py
+	$(BIN)/lehr demo
 
 check: $(VENV)/.ready
 	$(BIN)/ruff format --check .

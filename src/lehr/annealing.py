@@ -177,7 +177,9 @@ class Annealer:
         self._warned = False
         modules = {path: module for path, module in model.named_modules() if isinstance(module, Quantizer)}
         self._quantizers = [{path: modules[path] for path in group} for group in self.groups]
-        self._initial = {path: _noise_state(q) for group in self._quantizers for path, q in group.items()}
+        if synchronous:
+            _synchronise(modules)
+        self._initial = {path: _noise_state(quantizer) for path, quantizer in modules.items()}
         self._apply()
         if epochs is not None:
             self._check_end(epochs)
@@ -218,7 +220,9 @@ class Annealer:
             strange = sorted(set(state["initial"]) ^ set(self._initial))
             raise ValueError(f"this state belongs to another model: its quantizers differ in {', '.join(strange)}")
         self.steps = state["steps"]
-        self._initial = state["initial"]
+        self._initial = {
+            path: {name: value.cpu() for name, value in noise.items()} for path, noise in state["initial"].items()
+        }
         self._apply()
 
     def __str__(self) -> str:
@@ -231,24 +235,19 @@ class Annealer:
 
     @torch.no_grad()
     def _apply(self) -> None:
-        blocked = 0
+        blocked = []
         for number, (group, factors) in enumerate(zip(self._quantizers, self.factors(self.time), strict=True), 1):
             for path, quantizer in group.items():
-                initial = self._initial[path]
-                for name, value in initial.items():
-                    backward = name.startswith("backward")
-                    buffer = getattr(quantizer, name)
-                    source = (
-                        initial["forward" + name.removeprefix("backward")] if backward and self.synchronous else value
-                    )
+                for name, initial in self._initial[path].items():
                     # In place and without a wait: a compiled graph keeps its tensor, a device its stream.
-                    buffer.copy_(source.to(buffer.device, non_blocking=True) * factors[backward])
-            if factors[1] == 0 and any(quantizer.backward_kind is not Dirac for quantizer in group.values()):
-                blocked = number
+                    value = initial * factors[name.startswith("backward")]
+                    getattr(quantizer, name).copy_(value, non_blocking=True)
+                    if name == "backward_std" and quantizer.backward_kind is not Dirac and not value.any():
+                        blocked.append(number)
         if blocked and not self._warned:
             self._warned = True
             warnings.warn(
-                f"at epoch {self.time:g} the backward noise of layer {blocked} is gone: "
+                f"at epoch {self.time:g} the backward noise of layer {blocked[-1]} is gone: "
                 f"no gradient passes it any more, to its own weights or to the layers before it",
                 AnnealingWarning,
                 stacklevel=3,
@@ -315,10 +314,24 @@ def _named_groups(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> li
     return [[path for path in paths if taken[path] == number] for number in range(1, len(groups) + 1)]
 
 
+def _synchronise(quantizers: dict[str, Quantizer]) -> None:
+    """Give every quantizer the backward noise that its forward noise is."""
+    for path, quantizer in quantizers.items():
+        kinds = quantizer.forward_kind, quantizer.backward_kind
+        if kinds[0] is not kinds[1]:
+            raise ValueError(
+                f"synchronous annealing needs one kind of noise, but {path} has {kinds[0].__name__} forward "
+                f"and {kinds[1].__name__} backward"
+            )
+        quantizer.backward_std = quantizer.forward_std.clone()
+        quantizer.backward_mean = None if quantizer.forward_mean is None else quantizer.forward_mean.clone()
+
+
 def _noise_state(quantizer: Quantizer) -> dict[str, Tensor]:
     names = ("forward_std", "backward_std", "forward_mean", "backward_mean")
     buffers = {name: getattr(quantizer, name) for name in names}
-    return {name: buffer.detach().clone() for name, buffer in buffers.items() if buffer is not None}
+    # On the CPU, where a look at them costs no wait.
+    return {name: buffer.detach().cpu().clone() for name, buffer in buffers.items() if buffer is not None}
 
 
 def _count(layers: int) -> int:

@@ -2,6 +2,11 @@
 
 While noise is annealed, BatchNorm gathers its running mean and variance under it, but validation and deployment run
 without. `reestimate_` gathers them anew from some batches, with every quantizer as hard as it is deployed.
+
+>>> import torch, lehr
+>>> model = torch.nn.Sequential(lehr.Linear(4, 8), torch.nn.BatchNorm1d(8), lehr.Quantizer())
+>>> reestimate_(model, torch.randn(10, 32, 4))  # ten batches of 32
+10
 """
 
 from __future__ import annotations
@@ -11,8 +16,13 @@ from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-_BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+def batchnorms_of(model: nn.Module) -> dict[str, _BatchNorm]:
+    """The BatchNorm layers that keep running statistics, by path."""
+    norms = {path: module for path, module in model.named_modules() if isinstance(module, _BatchNorm)}
+    return {path: norm for path, norm in norms.items() if norm.running_mean is not None}
 
 
 @torch.no_grad()
@@ -21,7 +31,7 @@ def reestimate_(model: nn.Module, batches: Iterable[Tensor]) -> int:
 
     The mode (training or not) of every module is as before; without a batch nothing changes.
     """
-    norms = [module for module in model.modules() if isinstance(module, _BATCHNORMS)]
+    norms = batchnorms_of(model).values()
     modes = {module: module.training for module in model.modules()}
     momenta = [norm.momentum for norm in norms]
     model.eval()
@@ -44,15 +54,20 @@ def reestimate_(model: nn.Module, batches: Iterable[Tensor]) -> int:
 
 
 @contextlib.contextmanager
-def reestimated(model: nn.Module, batches: Iterable[Tensor]) -> Iterator[None]:
-    """`reestimate_` for a while: the statistics of before are put back."""
-    norms = [module for module in model.modules() if isinstance(module, _BATCHNORMS)]
-    before = [{name: buffer.clone() for name, buffer in norm.named_buffers()} for norm in norms]
-    reestimate_(model, batches)
+def reestimated(model: nn.Module, batches: Iterable[Tensor]) -> Iterator[dict[str, Tensor]]:
+    """`reestimate_` for a while; gives the statistics of before, by path, and puts them back in the end.
+
+    What it gives is empty if nothing was re-estimated; else `torch.func.functional_call` runs the model with it.
+    """
+    buffers = {
+        f"{path}.{name}" if path else name: buffer
+        for path, norm in batchnorms_of(model).items()
+        for name, buffer in norm.named_buffers()
+    }
+    before = {path: buffer.clone() for path, buffer in buffers.items()}
     try:
-        yield
+        yield before if reestimate_(model, batches) else {}
     finally:
         with torch.no_grad():
-            for norm, buffers in zip(norms, before, strict=True):
-                for name, buffer in norm.named_buffers():
-                    buffer.copy_(buffers[name])
+            for path, buffer in buffers.items():
+                buffer.copy_(before[path])

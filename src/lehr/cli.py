@@ -1,19 +1,28 @@
 """The command line: a word, and the function behind it.
 
-    lehr demo | train RECIPE | evaluate RUN | recipes | data NAME | summary RUN | report RUN | compare RUN...
+    lehr demo | train RECIPE | evaluate RUN | recipes | data NAME | summary RUN | report RUN | compare RUN... |
+         export RUN --to packed|onnx|qonnx|c | predict FILE IMAGE... | bench FILE | approximate FORMULA | figures
 
-Each function's signature is its command line (jsonargparse); a wrong value is one sentence on standard error and exit
-code 2, a failure while working is one sentence and exit code 1.
+Each function's signature is its command line (jsonargparse). A wrong word is one sentence on standard error and exit
+code 2, a failure while working is one sentence and exit code 1, a signal is 128 and its number.
 """
 
 from __future__ import annotations
 
+import argparse
+import inspect
+import re
 import sys
+import typing
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from jsonargparse import ArgumentError, ArgumentParser
+
+if TYPE_CHECKING:
+    from lehr.training.recipe import Recipe
 
 
 class UsageError(ValueError):
@@ -22,23 +31,34 @@ class UsageError(ValueError):
 
 def train(arguments: Sequence[str]) -> None:
     """Train a recipe: lehr train RECIPE [--out RUN] [--from RUN] [--key value ...], or lehr train --resume RUN."""
-    from lehr.report.terminal import print_results
-    from lehr.training import run
-    from lehr.training.recipes import named, option
+    from lehr.training.recipes import named
+    from lehr.training.run import unused_path
 
-    resumed, rest = option(arguments, "--resume")
-    if resumed is not None:
-        if rest:
-            raise UsageError(f"--resume goes on with the run's own recipe and takes no other argument, got {rest[0]}")
-        print_results(Path(resumed), run.resume(Path(resumed)))
+    words = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    words.add_argument("--resume", type=Path)
+    words.add_argument("--out", type=Path)
+    words.add_argument("--from", dest="start")
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    options, keys = words.parse_known_args(arguments[1:] if name else list(arguments))
+    if options.resume is not None:
+        if name or keys or options.out or options.start:
+            raise UsageError("--resume RUN goes on with the run's own recipe and takes no other argument")
+        _follow(options.resume, None)
         return
-    if not rest or rest[0].startswith("-"):
-        raise UsageError("which recipe? `lehr recipes` lists them; or a .yaml file")
-    out, rest = option(rest, "--out")
-    start, rest = option(rest, "--from")
-    recipe = named(rest[0], [*rest[1:], *(["--start", str(Path(start).resolve())] if start else [])])
-    path = Path(out) if out else run.new_folder(rest[0], recipe)
-    print_results(path, run.train(recipe, path))
+    if name is None:
+        raise UsageError("which recipe? `lehr recipes` lists them; a .yaml file is one too; --resume RUN continues")
+    recipe = named(name, keys if options.start is None else [*keys, "--start", options.start])
+    _follow(options.out or unused_path(Path("runs") / f"{Path(name).stem}-seed{recipe.seed}"), recipe)
+
+
+def _follow(path: Path, recipe: Recipe | None) -> None:
+    """Train the recipe into `path`, or resume what is there."""
+    from lehr.report.terminal import print_results
+    from lehr.training import engine  # Lightning, which takes seconds: a wrong recipe was told before
+
+    results = engine.resume(path) if recipe is None else engine.train(recipe, path)
+    if results is not None:
+        print_results(path, results)
 
 
 def evaluate(run: Path) -> None:
@@ -57,7 +77,7 @@ def recipes() -> None:
     print_recipes({name: named(name) for name in names()})
 
 
-def data(name: str, root: Path | None = None) -> None:
+def data(name: str, *, root: Path | None = None) -> None:
     """Fetch a data set, check it, and say where it is."""
     from lehr.data import fetch, folder, load
 
@@ -77,12 +97,129 @@ def summary(run: str) -> None:
     print(summarize(model, images))
 
 
-def demo(out: Path = Path("runs/demo")) -> None:
-    """From nothing to an evaluated ternary network: the digits recipe, with its full-precision twin and a report."""
-    from lehr.report.terminal import print_demo
-    from lehr.training.run import demo
+def report(run: Path) -> None:
+    """Write RUN/report.html: the run, finished or not, as one page."""
+    from lehr.report.page import write_report
 
-    print_demo(demo(out))
+    print(write_report(run))
+
+
+def compare(runs: list[Path], *, out: Path | None = None) -> None:
+    """Several runs in one table and one page; compare.html, .csv and .md go beside the first run, or to --out."""
+    from lehr.report.compare import compare, write_comparison
+    from lehr.report.terminal import print_comparison
+
+    comparison = compare(runs)
+    print_comparison(comparison)
+    print(*write_comparison(comparison, runs[0].resolve().parent if out is None else out), sep="\n")
+
+
+def export(
+    run: Path,
+    *,
+    to: Literal["packed", "onnx", "qonnx", "c"],
+    out: Path | None = None,
+    verify: bool = True,
+) -> None:
+    """Turn a run's network into integers: a packed .lehr file, ONNX, QONNX, or a folder of C; and compare them all.
+
+    Args:
+        run: the run folder
+        to: what to write
+        out: where to write it, instead of into the run folder
+        verify: compare torch, the reference run and every backend on all test images
+    """
+    from lehr.export import export
+
+    failed = False
+    for line, passed in export(run, to, out, verify=verify):
+        print(line)
+        failed |= not passed
+    if failed:
+        raise SystemExit(_fail(1, "lehr export: the exported network differs from the trained one: see above"))
+
+
+def predict(file: Path, images: list[Path], *, resize: bool = False) -> None:
+    """Classify PNG or JPEG files, or folders of them, with a packed network.
+
+    Args:
+        file: a .lehr file
+        images: image files or folders
+        resize: bring images of another size to the network's, instead of refusing them
+    """
+    from lehr.deploy.images import ImageError
+    from lehr.deploy.predict import predict
+    from lehr.table import table
+
+    rows, failed = [], False
+    for path, answer in predict(file, images, resize=resize):
+        if isinstance(answer, ImageError):
+            print(f"lehr predict: {answer}", file=sys.stderr)
+            failed = True
+        else:
+            rows.append((str(path), *answer))
+    if rows:
+        print(table(("image", "class", "score", "next", "its score"), rows))
+    if failed:
+        raise SystemExit(1)
+
+
+def bench(file: Path, *, repetitions: int = 100) -> None:
+    """Time a packed network on this machine: the engine beside onnxruntime with float32 and with 8-bit weights."""
+    from lehr.deploy.bench import bench
+    from lehr.deploy.engine import compile
+    from lehr.deploy.pack import load
+
+    net = load(file)
+    print(compile(net).describe(), end="\n\n")
+    print(bench(net, repetitions=repetitions))
+
+
+def approximate(formula: str, *, epsilon: float, side: float = 1.0, out: Path | None = None) -> None:
+    """Theorem 1 on a formula such as "sin(3*x0)*x1": quantized networks within epsilon of it, and their true error.
+
+    Args:
+        formula: arithmetic and named functions of x0, x1, ...
+        epsilon: how close the network must come
+        side: the domain is [0, side] in each variable
+        out: draw function, network and error there, as OUT.svg, OUT.pdf and OUT.png
+    """
+    from lehr.report.approximation import approximate_formula
+
+    print(approximate_formula(formula, epsilon=epsilon, side=side, out=out))
+
+
+def figures(*, out: Path, runs: list[Path] = []) -> None:  # noqa: B006 - never changed
+    """Draw the paper's figures, and those of runs, as SVG, PDF and PNG.
+
+    Args:
+        out: the folder to draw into
+        runs: run folders whose validation error to draw
+    """
+    from lehr.report.figures import draw_all
+
+    print(*draw_all(out, runs), sep="\n")
+
+
+def demo(*, out: Path = Path("runs/demo")) -> None:
+    """From nothing to a ternary network that runs as integers: train digits, compare, export, verify, time."""
+    from lehr.deploy.bench import bench
+    from lehr.deploy.pack import load
+    from lehr.export import export
+    from lehr.report.page import write_report
+    from lehr.report.terminal import print_demo
+    from lehr.training.engine import train
+    from lehr.training.recipes import named
+    from lehr.training.run import unused_path
+
+    out = unused_path(out)
+    print_demo(out, {name: train(named(name), out / name) or {} for name in ("digits-fp", "digits-ana")})
+    run = out / "digits-ana"
+    for to in ("packed", "c"):
+        for line, _ in export(run, to, verify=to == "packed"):
+            print(line)
+    print(bench(load(run / "model.lehr")))
+    print(f"the ternary run as a page: {write_report(run)}")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -92,6 +229,13 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "recipes": recipes,
     "data": data,
     "summary": summary,
+    "report": report,
+    "compare": compare,
+    "export": export,
+    "predict": predict,
+    "bench": bench,
+    "approximate": approximate,
+    "figures": figures,
 }
 
 
@@ -108,28 +252,76 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     word, *arguments = words
     if word not in COMMANDS:
-        return _fail(2, f"there is no command {word!r}; there are {', '.join(COMMANDS)}")
-    try:
-        if word == "train" and not {"-h", "--help"} & set(arguments):
-            train(arguments)
-        else:
-            _call(COMMANDS[word], word, arguments)
-    except SystemExit as stop:  # --help
-        return int(stop.code or 0)
-    except KeyboardInterrupt:
-        return _fail(130, "interrupted")
-    except (ArgumentError, ValueError, TypeError) as error:
-        return _fail(2, f"{word}: {' '.join(str(error).split())}")
-    except (OSError, RuntimeError) as error:
-        return _fail(1, f"{word}: {error}")
+        return _fail(2, f"lehr: there is no command {word!r}; there are {', '.join(COMMANDS)}")
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            _call(word, arguments)
+        except SystemExit as stop:  # after --help
+            return int(stop.code or 0)
+        except KeyboardInterrupt:
+            return _fail(130, f"lehr {word}: interrupted")
+        except (ArgumentError, ValueError) as error:
+            return _fail(2, f"lehr {word}: {' '.join(str(error).split())}")
+        except BaseException as error:
+            from lehr.data import DataError
+            from lehr.training.errors import Diverged, Interrupted, RunError
+
+            if isinstance(error, Interrupted):
+                return _fail(128 + error.signum, f"lehr {word}: {error}")
+            if isinstance(error, DataError | RunError | Diverged | OSError | ImportError):
+                return _fail(1, f"lehr {word}: {error}")
+            raise  # a defect of lehr, whose traceback is wanted
     return 0
 
 
-def _call(function: Callable[..., None], word: str, arguments: Sequence[str]) -> None:
-    parser = ArgumentParser(prog=f"lehr {word}", description=function.__doc__, exit_on_error=False)
-    parser.add_function_arguments(function, as_positional=True, fail_untyped=False)
-    values: dict[str, Any] = vars(parser.parse_args(list(arguments)))
+def _call(word: str, arguments: Sequence[str]) -> None:
+    function = COMMANDS[word]
+    if function is train:
+        if {"-h", "--help"} & set(arguments):
+            from lehr.training.recipes import keys
+
+            print(f"{train.__doc__}\n\n{keys()}")
+        else:
+            train(arguments)
+        return
+    values: dict[str, Any] = vars(_parser(word, function).parse_args(list(arguments)))
     function(**values)
+
+
+def _parser(word: str, function: Callable[..., None]) -> ArgumentParser:
+    """The signature as a command line: plain arguments by position, a list takes one or more, keywords are options."""
+    description, _, arguments = (function.__doc__ or "").partition("Args:")
+    told = dict(re.findall(r"^\s+(\w+): (.+)$", arguments, flags=re.MULTILINE))
+    parser = ArgumentParser(prog=f"lehr {word}", description=description.strip(), exit_on_error=False)
+    types = typing.get_type_hints(function)
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind, text = types[name], told.get(name)
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            needed = parameter.default is parameter.empty
+            default = None if needed else parameter.default
+            many = {"nargs": "+"} if typing.get_origin(kind) is list else {}
+            kind = typing.get_args(kind)[0] if many else kind
+            parser.add_argument(f"--{name}", type=kind, required=needed, default=default, help=text, **many)
+        elif typing.get_origin(kind) is list:
+            parser.add_argument(name, type=typing.get_args(kind)[0], nargs="+", help=text)
+        else:
+            parser.add_argument(name, type=kind, help=text)
+    return parser
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning of lehr is a sentence for the user, any other is shown as Python does."""
+    told = category.__module__.startswith("lehr.")
+    text = f"lehr: {message}\n" if told else warnings.formatwarning(message, category, filename, lineno, line)
+    print(text, end="", file=file or sys.stderr)
 
 
 def _usage() -> str:
@@ -138,7 +330,7 @@ def _usage() -> str:
 
 
 def _fail(code: int, message: str) -> int:
-    print(f"lehr {message}" if code == 2 else f"lehr: {message}", file=sys.stderr)
+    print(message, file=sys.stderr)
     return code
 
 

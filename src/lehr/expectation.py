@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lehr.blockwise import BLOCK, blockwise
+from lehr.blockwise import blockwise
 from lehr.multistep import MultiStep
-from lehr.noise import Dirac, Noise, Number, collapse, known
+from lehr.noise import NEGLIGIBLE, Dirac, Noise, Number, collapse, known
 
 Mode = Literal["expectation", "mode", "sample"]
 
@@ -53,10 +53,12 @@ def quantize(
     """
     forward = Dirac() if forward is None else forward
     backward = forward if backward is None else backward
-    if mode not in get_args(Mode):
-        raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
+    check(step, forward, backward, mode)
     if not x.is_floating_point():
         raise TypeError(f"quantize needs a floating-point tensor, got {x.dtype}")
+    for value in (forward.std, forward.mean, backward.std, backward.mean):
+        if isinstance(value, Tensor) and torch.broadcast_shapes(x.shape, value.shape) != x.shape:
+            raise ValueError(f"noise of shape {tuple(value.shape)} must broadcast over x, of shape {tuple(x.shape)}")
     return quantize_with(
         x,
         step,
@@ -69,6 +71,17 @@ def quantize(
         mode,
         generator,
     )
+
+
+def check(step: MultiStep, forward: Noise, backward: Noise, mode: Mode) -> None:
+    """Complain about what makes no estimator."""
+    if not isinstance(step, MultiStep):
+        raise TypeError(f"step must be a MultiStep, got {step!r}")
+    for name, noise in (("forward", forward), ("backward", backward)):
+        if not isinstance(noise, Noise):
+            raise TypeError(f"{name} must be a noise such as Uniform(0.3), got {noise!r}")
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
 
 
 def quantize_with(
@@ -96,14 +109,17 @@ class _Quantize(torch.autograd.Function):
     @staticmethod
     def forward(x, step, forward, forward_mean, forward_std, backward, backward_mean, backward_std, mode, generator):
         if mode == "sample":
-            noisy = _draw(x, forward, forward_std, generator).add_(_shifted(x, forward_mean))
+            noisy = torch.empty_like(x, dtype=_wide(x.dtype))
+            forward.draw(noisy, forward.width(forward_std), generator).add_(x).add_(forward_mean)
             return blockwise(step, noisy).to(x.dtype)
         formula = expected_value if mode == "expectation" else most_probable_level
-        centred = _shifted(x, forward_mean)
-        return collapse(
+        return _evaluate(
+            x,
+            forward,
+            forward_mean,
             forward_std,
-            hard=lambda: blockwise(step, centred),
-            smooth=lambda: _evaluate(formula, centred, step, forward, forward_std),
+            hard=lambda u, out: step(u, out),
+            smooth=lambda u, width, out: formula(u, step, forward, width, out=out),
         )
 
     @staticmethod
@@ -120,42 +136,46 @@ class _Quantize(torch.autograd.Function):
     def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
         (grad,), (x, *tensors) = grads, ctx.saved_tensors
         mean, std = (tensors.pop(0) if number is None else number for number in ctx.numbers)
-        grad_x = collapse(
+        grad_x = _evaluate(
+            x,
+            ctx.kind,
+            mean,
             std,
-            hard=lambda: torch.zeros_like(x),
-            smooth=lambda: _evaluate(expected_slope, _shifted(x, mean), ctx.step, ctx.kind, std, grad),
+            grad,
+            hard=lambda u, grad, out: torch.zeros_like(u) if out is None else out.zero_(),
+            smooth=lambda u, width, grad, out: expected_slope(u, ctx.step, ctx.kind, width, out=out).mul_(grad),
         )
         return grad_x, *[None] * 9
 
 
-def expected_value(x: Tensor, step: MultiStep, kind: type[Noise], width: Number) -> Tensor:
+def expected_value(
+    x: Tensor, step: MultiStep, kind: type[Noise], width: Number, *, out: Tensor | None = None
+) -> Tensor:
     """q_0 + Σ_k δq_k F(x - θ_k), Theorem 2 (i)."""
-    total = None
-    for threshold, jump in zip(step.thresholds, step.jumps, strict=True):
-        term = kind.centred_cdf(x - threshold, width)
-        total = _accumulate(total, term, jump)
-    assert total is not None  # a multi-step function has a threshold
-    return total.add_(step.levels[0])
+    return _sum_over_steps(kind.cdf_about, x, step, width, out).add_(step.levels[0])
 
 
-def expected_slope(x: Tensor, step: MultiStep, kind: type[Noise], width: Number, grad: Tensor | None = None) -> Tensor:
-    """Σ_k δq_k f(x - θ_k), Theorem 2 (ii); times `grad` where the chain rule asks for it."""
-    total = None
-    for threshold, jump in zip(step.thresholds, step.jumps, strict=True):
-        total = _accumulate(total, kind.centred_pdf(x - threshold, width), jump)
-    assert total is not None
-    return total if grad is None else total.mul_(grad)
+def expected_slope(
+    x: Tensor, step: MultiStep, kind: type[Noise], width: Number, *, out: Tensor | None = None
+) -> Tensor:
+    """Σ_k δq_k f(x - θ_k), Theorem 2 (ii)."""
+    return _sum_over_steps(kind.pdf_about, x, step, width, out)
 
 
-def most_probable_level(x: Tensor, step: MultiStep, kind: type[Noise], width: Number) -> Tensor:
+def most_probable_level(
+    x: Tensor, step: MultiStep, kind: type[Noise], width: Number, *, out: Tensor | None = None
+) -> Tensor:
     """The level q_k with the largest P(σ(x + ν) = q_k) = F(x - θ_k) - F(x - θ_{k+1}); the higher one at a tie."""
-    reached = kind.centred_cdf(x - step.thresholds[0], width)  # P(σ >= q_1)
-    best, level = 1 - reached, torch.where(x.isnan(), x, step.levels[0])
+    reached = kind.cdf_about(x, step.thresholds[0], width)  # P(σ >= q_1)
+    best = 1 - reached
+    level = torch.clamp(x, 0, 0, out=out).add_(step.levels[0])  # NaN stays NaN
+    better = torch.empty_like(x)
     for threshold, candidate in zip((*step.thresholds[1:], None), step.levels[1:], strict=True):
-        beyond = torch.zeros_like(x) if threshold is None else kind.centred_cdf(x - threshold, width)
-        probability = reached - beyond
-        level = torch.where(probability >= best, candidate, level)
-        best, reached = torch.maximum(best, probability), beyond
+        beyond = torch.zeros_like(x) if threshold is None else kind.cdf_about(x, threshold, width)
+        probability = reached.sub_(beyond)
+        torch.ge(probability, best, out=better)
+        level.sub_(level * better).add_(better, alpha=candidate)
+        best, reached = torch.maximum(best, probability, out=best), beyond
     return level
 
 
@@ -169,60 +189,74 @@ def lipschitz(step: MultiStep, noise: Noise) -> float:
     >>> lipschitz(MultiStep.ternary(), Uniform.half_width(0.5)), lipschitz(MultiStep.ternary(), Uniform.half_width(1))
     (1.0, 1.0)
     """
+    if isinstance(noise.std, Tensor) and noise.std.numel() > 1:
+        raise ValueError(f"a Lipschitz constant needs one std, got {tuple(noise.std.shape)} of them")
     std = float(noise.std)
-    if std == 0:
+    if std <= NEGLIGIBLE:
         return float("inf")
     kind, width = type(noise), float(noise.width(std))
-    thresholds = torch.tensor(step.thresholds, dtype=torch.float64)
 
-    def highest(points: Tensor) -> tuple[float, float]:
-        slopes = torch.cat([expected_slope(part, step, kind, width) for part in points.split(BLOCK)])
-        best = int(slopes.argmax())
-        return float(slopes[best]), float(points[best])
+    def best(points: Tensor) -> tuple[Tensor, Tensor]:  # of each row, the highest slope and where it is
+        slopes = blockwise(lambda x, out: expected_slope(x, step, kind, width, out=out), points)
+        slope, column = slopes.max(1, keepdim=True)
+        return slope, points.gather(1, column)
 
-    # Around each threshold; farther away every noise only falls. The grid holds the corners -w, 0, w.
+    # Around each threshold: farther away than 4 widths from all of them every noise is convex, so its sum is highest
+    # at an end. The grid holds the corners -w, 0, w.
     spacing = width / 64
-    offsets = torch.arange(-256, 257, dtype=torch.float64) * spacing
-    slope, place = highest((thresholds[:, None] + offsets).flatten())
-    while spacing > 1e-9 * width:  # halve the interval around the best point
-        finer, finer_place = highest(place + torch.linspace(-spacing, spacing, 33, dtype=torch.float64))
-        slope, place = max((slope, place), (finer, finer_place))
+    grid = torch.arange(-256, 257, dtype=torch.float64) * spacing
+    slope, place = best(torch.tensor(step.thresholds, dtype=torch.float64)[:, None] + grid)
+    while spacing > 1e-9 * width:  # finer and finer around the best point
+        finer, finer_place = best(place + torch.linspace(-spacing, spacing, 33, dtype=torch.float64))
+        place = torch.where(finer > slope, finer_place, place)
+        slope = torch.maximum(slope, finer)
         spacing /= 8
-    return slope
+    return float(slope.max())
 
 
 def _evaluate(
-    formula: Callable[..., Tensor],
     x: Tensor,
-    step: MultiStep,
     kind: type[Noise],
+    mean: Number,
     std: Number,
     *others: Tensor,
+    hard: Callable[..., Tensor],
+    smooth: Callable[..., Tensor],
 ) -> Tensor:
-    """The formula over blocks; half precision is computed in single, as the fused kernels of compilers do."""
-    width = known(kind.width(std))
+    """hard(x + mean, *others) where std is 0, smooth(x + mean, width, *others) elsewhere.
 
-    def wide(x: Tensor, *others: Tensor) -> Tensor:
-        exact = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        return formula(exact, step, kind, width, *others).to(x.dtype)
+    Half precision is computed in single, as the fused kernels of compilers do.
+    """
+    dtype = _wide(x.dtype)
+    one = not isinstance(std, Tensor) or std.numel() == 1
+    spread = known(kind.width(std)) if one else std  # many widths are computed a block at a time
 
-    if isinstance(width, Tensor) and width.ndim > 0:  # per channel or element: a block would not know its own
-        return wide(x, *others)
-    return blockwise(wide, x, *others)
+    def block(x: Tensor, mean: Number, spread: Number, *others: Tensor, out: Tensor | None) -> Tensor:
+        width = spread if one else kind.width(spread)
+        width = width.to(dtype) if isinstance(width, Tensor) else width  # or it could change that of the result
+        u = x if x.dtype == dtype else x.to(dtype)
+        u = u if not isinstance(mean, Tensor) and mean == 0 else (u + mean).to(dtype)
+        place = None if isinstance(width, Tensor) or x.dtype != dtype else out  # where both are computed, not in place
+        result = collapse(width, lambda: hard(u, *others, place), lambda: smooth(u, width, *others, place))
+        if out is None:
+            return result.to(x.dtype)
+        return out if result is out else out.copy_(result)
 
-
-def _accumulate(total: Tensor | None, term: Tensor, jump: float) -> Tensor:
-    if total is not None:
-        return total.add_(term, alpha=jump)
-    return term if jump == 1 else term.mul_(jump)
-
-
-def _shifted(x: Tensor, mean: Number) -> Tensor:
-    if not isinstance(mean, Tensor) and mean == 0:
-        return x
-    return (x + mean).to(x.dtype)
+    return blockwise(block, x, known(mean), spread, *others)
 
 
-def _draw(x: Tensor, kind: type[Noise], std: Number, generator: torch.Generator | None) -> Tensor:
-    dtype = x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
-    return kind.centred_sample(torch.empty_like(x, dtype=dtype), kind.width(std), generator)
+def _sum_over_steps(
+    term: Callable[..., Tensor], x: Tensor, step: MultiStep, width: Number, out: Tensor | None
+) -> Tensor:
+    """Σ_k δq_k term(x, θ_k, width), with one temporary for all k."""
+    (threshold, jump), *rest = zip(step.thresholds, step.jumps, strict=True)
+    total, spare = term(x, threshold, width, out), None
+    total = total if jump == 1 else total.mul_(jump)
+    for threshold, jump in rest:
+        spare = term(x, threshold, width, spare)
+        total.add_(spare, alpha=jump)
+    return total
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype in (torch.float32, torch.float64) else torch.float32

@@ -19,16 +19,19 @@ Linear(
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lehr.expectation import Mode, quantize, quantize_with
+from lehr.expectation import Mode, check, quantize_with
 from lehr.multistep import MultiStep
-from lehr.noise import Dirac, Noise, Number, Uniform
+from lehr.noise import Dirac, Noise, Number, Uniform, all_hold, shown
 
 _TERNARY = MultiStep.ternary()
+_NOISE = ("forward_std", "backward_std", "forward_mean", "backward_mean")
+_OPTIONAL = ("forward_mean", "backward_mean", "scale")
 _PAPER_NOISE = Uniform(math.sqrt(3) / 6)  # U[-1/2, 1/2): the paper prints U[-1, 1] for this std, see docs/paper.md
 
 
@@ -37,7 +40,9 @@ class Quantizer(nn.Module):
 
     `forward` and `backward` default to the paper's uniform noise of std √3/6 each; `scale` is a number or a tensor that
     broadcasts over the input, for one scale per channel. Standard deviations, and means and a scale other than the
-    plain 0 and 1, are buffers: they move with the module, are saved with it, and can change without recompiling.
+    plain 0 and 1, are buffers: they move with the module, are saved with it, and can change without recompiling. The
+    noise keeps its precision in a module turned to half or double, where a rounded std could no longer be annealed
+    in small steps, or no longer mean the window it stands for.
     """
 
     forward_std: Tensor
@@ -55,7 +60,7 @@ class Quantizer(nn.Module):
         scale: Number = 1.0,
     ) -> None:
         super().__init__()
-        quantize(torch.zeros(1), step, forward, backward, mode)  # complains about a wrong mode or kind now, not later
+        check(step, forward, backward, mode)
         self.step = step
         self.mode: Mode = mode
         self.forward_kind = type(forward)
@@ -65,7 +70,7 @@ class Quantizer(nn.Module):
         self.register_buffer("forward_mean", _buffer(forward.mean, unless=0))
         self.register_buffer("backward_mean", _buffer(backward.mean, unless=0))
         self.register_buffer("scale", _buffer(scale, unless=1))
-        if self.scale is not None and not bool(((self.scale > 0) & self.scale.isfinite()).all()):
+        if not all_hold(scale, lambda scale: (scale > 0) & (scale < math.inf)):
             raise ValueError(f"scale must be positive and finite, got {scale}")
 
     @property
@@ -98,8 +103,18 @@ class Quantizer(nn.Module):
     def extra_repr(self) -> str:
         """Step function, present noise, and what differs from the usual."""
         mode = "" if self.mode == "expectation" else f", mode={self.mode}"
-        scale = "" if self.scale is None else f", scale={_shown(self.scale)}"
+        scale = "" if self.scale is None else f", scale={shown(self.scale)}"
         return f"{self.step}, forward={self.forward_noise}, backward={self.backward_noise}{mode}{scale}"
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantizer:
+        """Move or convert as every module does, but for the dtype of the noise."""
+        before = {name: self._buffers[name] for name in _NOISE}
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            after = self._buffers[name]
+            if buffer is not None and after is not None and after.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(after.device)
+        return self
 
     def _load_from_state_dict(
         self,
@@ -111,14 +126,17 @@ class Quantizer(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Take what the state holds, in the shape it has there; a full-precision checkpoint holds nothing of it."""
+        """Become what the state holds, whatever its shapes; a full-precision checkpoint holds nothing of it."""
+        quantized = prefix + "forward_std" in state_dict
         for name, buffer in self._buffers.items():
             saved = state_dict.get(prefix + name)
-            if saved is None and buffer is not None:
-                state_dict[prefix + name] = buffer
-            elif saved is not None and (buffer is None or buffer.shape != saved.shape):
+            if saved is not None and (buffer is None or buffer.shape != saved.shape):
                 like = self.forward_std
                 self._buffers[name] = torch.empty_like(saved, device=like.device, dtype=like.dtype)
+            elif saved is None and buffer is not None and not quantized:
+                state_dict[prefix + name] = buffer
+            elif saved is None and name in _OPTIONAL:  # a plain mean of 0 or scale of 1 is not saved
+                self._buffers[name] = None
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
@@ -237,7 +255,3 @@ def _buffer(value: Number, unless: float | None = None) -> Tensor | None:
 def _noise(kind: type[Noise], std: Tensor, mean: Tensor | None) -> Noise:
     centre = 0.0 if mean is None else mean
     return Dirac(centre) if kind is Dirac else kind(std, centre)
-
-
-def _shown(value: Tensor) -> str:
-    return f"{value.item():.4g}" if value.numel() == 1 else f"{value.min():.4g}..{value.max():.4g}"

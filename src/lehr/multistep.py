@@ -32,8 +32,9 @@ _COMPARED = 32
 class MultiStep:
     """The function of eq. 4 with K strictly increasing thresholds and K + 1 strictly increasing levels.
 
-    Calling it gives the value, with thresholds and levels rounded to the tensor's dtype; NaN stays NaN. The value
-    carries no gradient: that is what `lehr.quantize` adds.
+    Calling it gives the value in the tensor's dtype; NaN stays NaN. Thresholds are compared in that dtype too, but half
+    precision is compared in single, so that every device agrees. The value carries no gradient: that is what
+    `lehr.quantize` adds.
     """
 
     thresholds: tuple[float, ...]
@@ -88,23 +89,30 @@ class MultiStep:
         """δq_k = q_k - q_{k-1}, for k = 1..K."""
         return tuple(b - a for a, b in itertools.pairwise(self.levels))
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """σ(x), elementwise."""
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """σ(x), elementwise, in `out` if it is given."""
         x = x.detach() if x.is_floating_point() else x.to(torch.get_default_dtype())
+        if x.dtype in (torch.float16, torch.bfloat16):
+            return self(x.float()).to(x.dtype) if out is None else out.copy_(self(x.float()))
         if len(self.thresholds) > _COMPARED:
             tables = _tables.__wrapped__ if torch.compiler.is_compiling() else _tables
             thresholds, levels = tables(self, x.dtype, x.device)
             index = torch.bucketize(x.contiguous(), thresholds, right=True, out_int32=True)
-            return torch.where(x.isnan(), x, levels[index])
-        # Each x is at exactly one level, so a sum over the levels of level * [x is there] is exact for any levels;
-        # comparisons that give floats in place are many times faster than masks. The first line carries NaN on.
-        y = x.clamp(0, 0)
-        below = torch.ones_like(x)
+            return torch.where(x.isnan(), x, levels[index], out=out)
+        if torch.compiler.is_compiling() or x.device.type != "cpu":
+            y = torch.where(x < self.thresholds[0], self.levels[0], x)  # NaN is on no side of a threshold: it stays
+            for threshold, level in zip(self.thresholds, self.levels[1:], strict=True):
+                y = torch.where(x >= threshold, level, y)
+            return y
+        # Selecting is many times slower on a CPU than adding floats: each x is at exactly one level, so the sum of
+        # level * [x is there] is exact for any levels. The first line is 0 that carries NaN on.
+        y = torch.clamp(x, 0, 0, out=out)
+        there, spare = torch.ones_like(x), torch.empty_like(x)
         for threshold, level in zip(self.thresholds, self.levels, strict=False):
-            reached = x.clone().ge_(threshold)
-            y = y.add_(below.sub_(reached), alpha=level) if level else y
-            below = reached
-        return y.add_(below, alpha=self.levels[-1])
+            above = torch.ge(x, threshold, out=spare)
+            y = y.add_(there.sub_(above), alpha=level) if level else y
+            there, spare = above, there
+        return y.add_(there, alpha=self.levels[-1])
 
     def __str__(self) -> str:
         return f"{_short(self.levels)} at {_short(self.thresholds)}"

@@ -18,7 +18,10 @@ _FLOAT_BITS = 32.0
 
 @dataclass(frozen=True)
 class LayerCost:
-    """A layer with weights; `activation_bits` are those of its input, the other operand of its MACs."""
+    """A layer with weights; `activation_bits` are those of its input, the other operand of its MACs.
+
+    `weights` does not count the bias, which stays in 32 bits and is part of `bytes`.
+    """
 
     path: str
     kind: str
@@ -27,11 +30,12 @@ class LayerCost:
     macs: int
     weight_bits: float
     activation_bits: float
+    biases: int = 0
 
     @property
     def bytes(self) -> int:
-        """Memory of the weights at that many bits each."""
-        return math.ceil(self.weights * self.weight_bits / 8)
+        """Memory of the weights at that many bits each, and of the bias."""
+        return math.ceil((self.weights * self.weight_bits + self.biases * _FLOAT_BITS) / 8)
 
 
 @dataclass(frozen=True)
@@ -52,14 +56,14 @@ class Summary:
 
     @property
     def bytes(self) -> int:
-        """Memory of all weights."""
+        """Memory of all weights and biases."""
         return sum(layer.bytes for layer in self.layers)
 
     @property
     def quantized_share(self) -> float:
         """Share of the MACs whose operands, weight and activation, are both below 8 bits."""
         low = sum(layer.macs for layer in self.layers if max(layer.weight_bits, layer.activation_bits) < 8)
-        return low / self.macs
+        return low / self.macs if self.macs else 0.0
 
     def __str__(self) -> str:
         header = ("layer", "kind", "output", "weights", "MACs", "weight bits", "input bits", "bytes")
@@ -78,7 +82,8 @@ class Summary:
         ]
         rows.append(("total", "", "", f"{self.weights:,}", f"{self.macs:,}", "", "", f"{self.bytes:,}"))
         share = f"{self.quantized_share:.1%} of the MACs have both operands below 8 bits"
-        return f"{table(header, rows)}\n{share}; in 32-bit floats the weights would take {4 * self.weights:,} bytes"
+        floats = 4 * sum(layer.weights + layer.biases for layer in self.layers)
+        return f"{table(header, rows)}\n{share}; in 32-bit floats the weights would take {floats:,} bytes"
 
 
 def bits(levels: int) -> float:
@@ -126,7 +131,9 @@ def summarize(model: nn.Module, example: Tensor) -> Summary:
 def _cost(path: str, layer: nn.Linear | nn.modules.conv._ConvNd, output: Tensor, incoming: float) -> LayerCost:
     quantizer = layer._modules.get("quantizer")
     weight_bits = bits(len(quantizer.step.levels)) if isinstance(quantizer, Quantizer) else _FLOAT_BITS
-    positions = output[0].numel() // output.shape[1] if isinstance(layer, nn.modules.conv._ConvNd) else 1
+    # An output is computed from as many weights as its channel has: the MACs are the weights at each position.
+    channels = output.shape[1] if isinstance(layer, nn.modules.conv._ConvNd) else output.shape[-1]
+    positions = output[0].numel() // channels
     return LayerCost(
         path,
         type(layer).__name__,
@@ -135,4 +142,5 @@ def _cost(path: str, layer: nn.Linear | nn.modules.conv._ConvNd, output: Tensor,
         layer.weight.numel() * positions,
         weight_bits,
         incoming,
+        0 if layer.bias is None else layer.bias.numel(),
     )

@@ -1,10 +1,21 @@
-"""What every training algorithm answers: how it quantizes a model, and what it does while the model trains."""
+"""What every training algorithm answers: how it quantizes a model, and what it does while the model trains.
+
+An algorithm is a value: its settings, checked when it is made. What it needs to remember while training (masks, scales,
+momenta of its own) it keeps in the model, as buffers or parameters, so that checkpoints hold it and a resumed run goes
+on exactly. The engine calls, in this order::
+
+    convert_(model)                          once, before training
+    wrap(optimizer, model)                   once
+    before_epoch_(model, epoch, epochs)      before each epoch
+    after_step_(model)                       after each step of the optimizer
+"""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 
 from lehr.convert import Conversion
@@ -12,7 +23,7 @@ from lehr.layers import Conv1d, Conv2d, Conv3d, Linear
 
 
 class Algorithm(abc.ABC):
-    """A way to train a quantized network. An algorithm is a value: its settings, checked when it is made."""
+    """A way to train a quantized network; all but `convert_` may be left as they are."""
 
     @abc.abstractmethod
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion | None:
@@ -21,7 +32,18 @@ class Algorithm(abc.ABC):
         Returns what was done, or None if the algorithm leaves the model in full precision.
         """
 
-    def after_step_(self, model: nn.Module) -> None:  # noqa: B027 - most algorithms have nothing to do here
+    def wrap(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer to train with: the recipe's own, or one that changes what a step does to the weights."""
+        return optimizer
+
+    def before_epoch_(self, model: nn.Module, epoch: int, epochs: int) -> None:  # noqa: B027 - most do nothing here
+        """Change the model before epoch `epoch` (from 0) of `epochs`, such as quantizing more of its weights for good.
+
+        A resumed run calls it again for the epoch it resumes at: what it does must depend on the model and the epoch
+        alone.
+        """
+
+    def after_step_(self, model: nn.Module) -> None:  # noqa: B027
         """Change the model after each step of the optimizer, such as clipping its shadow weights."""
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from lehr.algorithms.algorithm import Algorithm, quantized_layers
-from lehr.convert import Conversion, quantize_
+from lehr.convert import Conversion, Scale, quantize_
 from lehr.expectation import Mode
 from lehr.layers import Quantizer
 from lehr.multistep import MultiStep
@@ -46,8 +46,10 @@ class ANA(Algorithm):
     `std` is the standard deviation of the forward noise when training begins (0: none, the straight-through
     estimator) and `backward_std` that of the backward noise, the same unless given; `backward_noise` its kind,
     likewise. `mode` is how the forward noise is computed with. `clip` keeps the shadow weights within +-clip after
-    each step (None: free). `scale` fits each weight quantizer's scale to the weights, per "tensor" or "channel", or
-    keeps it at 1 ("fixed", as the paper does). `first` and `last` say whether those layers are quantized too.
+    each step, in units of the scale (None: free). `scale` fits each weight quantizer's scale to the weights, per
+    "tensor" or "channel", or keeps it at 1 ("fixed", as the paper does); None is "channel" for a network that comes
+    trained, whose small weights would all fall to 0 otherwise, and "fixed" for a new one. `first` and `last` say
+    whether those layers are quantized too.
     """
 
     noise: NoiseName = "uniform"
@@ -57,7 +59,7 @@ class ANA(Algorithm):
     mode: Mode = "expectation"
     weights: StepName = "ternary"
     activations: StepName = "ternary"
-    scale: Literal["fixed", "tensor", "channel"] = "fixed"
+    scale: Scale | None = None
     clip: float | None = None
     first: bool = True
     last: bool = True
@@ -65,7 +67,9 @@ class ANA(Algorithm):
     def __post_init__(self) -> None:
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ValueError(f"clip must be positive, or None for no clipping, got {self.clip}")
-        self._quantizer("ternary")  # complains about a wrong noise now
+        quantizer = self._quantizer("ternary")  # complains about a wrong noise now
+        if not bool(quantizer.backward_std > 0):
+            raise ValueError("without backward noise nothing is learned: give a backward_std above 0")
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Quantize in place; weights that are not `trained` start around the thresholds, as in the paper."""
@@ -75,7 +79,7 @@ class ANA(Algorithm):
             activations=self._quantizer(self.activations),
             skip_first=not self.first,
             skip_last=not self.last,
-            scale=self.scale,
+            scale=self.scale or ("channel" if trained else "fixed"),
         )
         if not trained:
             for _, layer in quantized_layers(model):
@@ -87,8 +91,11 @@ class ANA(Algorithm):
         """Clip the shadow weights."""
         if self.clip is not None:
             for _, layer in quantized_layers(model):
-                scale = 1.0 if layer.quantizer.scale is None else layer.quantizer.scale
-                layer.weight.div_(scale).clamp_(-self.clip, self.clip).mul_(scale)
+                if layer.quantizer.scale is None:
+                    layer.weight.clamp_(-self.clip, self.clip)
+                else:
+                    reach = self.clip * layer.quantizer.scale
+                    layer.weight.clamp_(-reach, reach)
 
     def _quantizer(self, step: StepName) -> Quantizer:
         forward = Dirac() if self.std == 0 else NOISES[self.noise](self.std)

@@ -33,6 +33,8 @@ class MLP(nn.Module):
         input_bits: int | None = None,
     ) -> None:
         super().__init__()
+        if len(mean) != shape[0]:
+            raise ValueError(f"images of {shape[0]} channels need as many means, got {tuple(mean)}")
         self.input = Input(mean, std, input_bits)
         sizes = [math.prod(shape), *(max(1, round(features * width)) for features in hidden)]
         layers: list[nn.Module] = [nn.Flatten()]

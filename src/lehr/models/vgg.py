@@ -34,6 +34,8 @@ class VGG(nn.Module):
         channels, height, columns = shape
         if min(height, columns) < 8:
             raise ValueError(f"three 2x2 max-pools need images of at least 8x8 pixels, got {height}x{columns}")
+        if len(mean) != shape[0]:
+            raise ValueError(f"images of {shape[0]} channels need as many means, got {tuple(mean)}")
         self.input = Input(mean, std, input_bits)
         layers: list[nn.Module] = []
         for index, features in enumerate((128, 128, 256, 256, 512, 512)):

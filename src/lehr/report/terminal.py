@@ -1,45 +1,105 @@
-"""What the command line prints."""
+"""What the command line prints: tables, plain where the output is no terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from lehr.report.history import History, read_run, share_table
+from lehr.report.method import method, network
+from lehr.report.numbers import level_name, percent
 
 if TYPE_CHECKING:
+    from lehr.report.compare import Comparison
     from lehr.training.recipe import Recipe
+
+_WIDTH_OF_FILES = 200  # columns, where there is no terminal to ask
 
 
 def print_results(path: Path, results: Mapping[str, Any]) -> None:
-    """The end of a run."""
-    table = Table(title=f"{path}", title_justify="left")
-    for column in ("", "accuracy", "loss"):
-        table.add_column(column, justify="left" if not column else "right")
-    for name in ("val", "test"):
-        table.add_row(name, f"{results[f'{name}/accuracy']:.2%}", f"{results[f'{name}/loss']:.4f}")
-    Console().print(table)
+    """The end of a run: accuracy, what re-estimating BatchNorm changed, the levels of the weights, the noise left."""
+    history, console = read_run(path), _console()
+    table = _table(str(path), ("", "accuracy", "loss"), left=1)
+    rows = {"validation": "val/", "validation, BatchNorm as in training": "val/running_", "test": "test/"}
+    for name, prefix in rows.items():
+        if f"{prefix}accuracy" in results:
+            _add(table, name, percent(results[f"{prefix}accuracy"]), f"{results[f'{prefix}loss']:.4f}")
+    console.print(table)
+    levels, shares = share_table(history)
+    if shares:
+        table = _table("weights at each level", ("layer", *levels), left=1)
+        for layer, cells in shares:
+            _add(table, layer, *cells)
+        console.print(table)
+    if history.last_noise:
+        console.print(Text(f"noise left: {_noise(history)}"))
 
 
 def print_recipes(recipes: Mapping[str, Recipe]) -> None:
     """One line a recipe."""
-    table = Table()
-    for column in ("recipe", "data", "network", "method", "epochs", "result"):
-        table.add_column(column, overflow="fold")
+    table = _table(None, ("recipe", "data", "network", "method", "epochs", "result"), left=4)
     for name, recipe in recipes.items():
-        network = f"{recipe.model.name} x{recipe.model.width:g}"
-        method = type(recipe.algorithm).__name__
-        table.add_row(name, recipe.data.name, network, method, str(recipe.epochs), recipe.result)
-    Console().print(table)
+        row = (name, recipe.data.name, network(recipe), method(recipe).name, str(recipe.epochs), recipe.result or "")
+        _add(table, *row)
+    _console().print(table)
 
 
-def print_demo(results: Mapping[str, Mapping[str, Any]]) -> None:
-    """The demo's networks beside each other."""
-    table = Table(title="digits, held-out test images", title_justify="left")
-    for column in ("recipe", "validation", "test"):
-        table.add_column(column, justify="left" if column == "recipe" else "right")
-    for name, result in results.items():
-        table.add_row(name, f"{result['val/accuracy']:.2%}", f"{result['test/accuracy']:.2%}")
-    Console().print(table)
+def print_demo(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
+    """The demo's networks, runs below `folder`, beside each other."""
+    from lehr.summary import summarize
+    from lehr.training.run import network_of
+
+    runs = [read_run(folder / name) for name in results]
+    costs = [summarize(*network_of(str(run.path))) for run in runs]
+    table = _table("digits", ("", *(method(run.recipe).name for run in runs)), left=1)
+    _add(table, "accuracy on held-out test images", *(percent(one["test/accuracy"]) for one in results.values()))
+    _add(table, "accuracy on validation images", *(percent(one["val/accuracy"]) for one in results.values()))
+    _add(table, "levels of the weights", *(_levels(run) for run in runs))
+    _add(table, "noise left", *(_noise(run) for run in runs))
+    _add(table, "weights", *(f"{cost.weights:,}" for cost in costs))
+    _add(table, "bytes in 32-bit floats", *(f"{4 * cost.weights:,}" for cost in costs))
+    _add(table, "bytes at log2(levels) bits", *(f"{cost.bytes:,}" for cost in costs))
+    _console().print(table)
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Several runs, one line for those that differ in the seed alone."""
+    header, rows = comparison.table()
+    table = _table(None, header, left=7)
+    for row in rows:
+        _add(table, *row)
+    console = _console()
+    console.print(table)
+    for remark in comparison.remarks:
+        console.print(Text(remark))
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH_OF_FILES)
+
+
+def _table(title: str | None, columns: Sequence[str], *, left: int) -> Table:
+    table = Table(title=None if title is None else Text(title), title_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index < left else "right", overflow="fold")
+    return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    """A row of plain text: what comes from files is no markup."""
+    table.add_row(*map(Text, cells))
+
+
+def _levels(history: History) -> str:
+    return ", ".join(map(level_name, history.levels_used)) or "32-bit floats"
+
+
+def _noise(history: History) -> str:
+    noisy = [f"layer {layer} std {std:.4g}" for layer, std in history.last_noise.items() if std > 0]
+    return ", ".join(noisy) or ("none" if history.last_noise else "")

@@ -69,10 +69,10 @@ class NoiseAnnealing(L.Callback):
         if self.annealer is not None and self.per == "batch":
             self.annealer.seek(trainer.current_epoch + batch_idx / self.annealer.steps_per_epoch)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """What is left after the last epoch."""
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """The noise of the next epoch, or what is left after the last: what a checkpoint holds."""
         if self.annealer is not None:
-            self.annealer.seek(trainer.current_epoch)
+            self.annealer.seek(trainer.current_epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
         """The noise training began with."""

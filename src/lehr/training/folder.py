@@ -1,7 +1,7 @@
 """A run is a folder: recipe.yaml, run.json, metrics.csv, checkpoints/, results.json; and it can always go on.
 
 Nothing here is ever half-written under its final name: files are written beside it, synced and renamed. A checkpoint
-that was damaged later, or by a dying disk, is found out when it is read, and the one before it is taken.
+that was damaged later is found out by its checksums when it is read, and the one before it is taken.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import csv
 import io
 import json
 import os
+import pickle
 import warnings
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lehr.training.errors import RunError, RunWarning
+
 KEPT = 3  # checkpoints: the newest, and two to fall back on
-
-
-class RunError(Exception):
-    """A run folder that is not what it should be; the message says what to do."""
 
 
 class RunFolder:
@@ -34,21 +34,18 @@ class RunFolder:
         self.info = path / "run.json"
         self.metrics = path / "metrics.csv"
         self.results = path / "results.json"
+        self.tensorboard = path / "tensorboard"
         self.checkpoints = path / "checkpoints"
         self.final = self.checkpoints / "final.ckpt"
 
     @classmethod
-    def create(cls, path: Path) -> RunFolder:
-        """A new folder; one that holds a run already is refused."""
+    def unused(cls, path: Path) -> RunFolder:
+        """A folder for a new run, not made yet; one that holds a run already is refused."""
         folder = cls(path)
         if folder.recipe.exists():
             raise RunError(
                 f"{path} holds a run already: continue it with `lehr train --resume {path}`, or name another"
             )
-        try:
-            folder.checkpoints.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"cannot make the run folder {path}: {error.strerror}") from error
         return folder
 
     @classmethod
@@ -59,24 +56,39 @@ class RunFolder:
             raise RunError(f"{path} is not a run: it has no recipe.yaml")
         return folder
 
+    def create(self, recipe: str, info: Mapping[str, Any]) -> None:
+        """Make the folder of a run that begins now."""
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot make the run folder {self.path}: {error.strerror}") from error
+        write_json(self.info, info)
+        write_text(self.recipe, recipe)  # last: with it the folder is a run
+
     def checkpoint(self, epoch: int) -> Path:
         """The name of the checkpoint after `epoch` epochs."""
         return self.checkpoints / f"epoch-{epoch:05d}.ckpt"
 
     def newest_checkpoint(self) -> tuple[Path, dict[str, Any]] | None:
-        """The newest checkpoint that can be read, and what is in it; damaged ones are told and passed over."""
-        for path in sorted(self.checkpoints.glob("epoch-*.ckpt"), reverse=True):
+        """The newest checkpoint that can be read, and what is in it; damaged ones are told and passed over.
+
+        None if there is no checkpoint yet; an error if there are some and none can be read.
+        """
+        paths = sorted(self.checkpoints.glob("epoch-*.ckpt"), reverse=True)
+        for path in paths:
             try:
                 return path, load_checkpoint(path)
             except RunError as error:
-                warnings.warn(f"{error}; taking the one before", stacklevel=2)
+                warnings.warn(f"{error}; looking for the one before", RunWarning, stacklevel=2)
+        if paths:
+            raise RunError(f"no checkpoint of {self.path} can be read: start anew with `lehr train {self.recipe}`")
         return None
 
     def prune(self) -> None:
         """Remove old checkpoints and what an interrupted write left behind."""
         for path in sorted(self.checkpoints.glob("epoch-*.ckpt"))[:-KEPT]:
             path.unlink(missing_ok=True)
-        for path in self.path.rglob("*.part"):
+        for path in [*self.path.glob("*.part"), *self.checkpoints.glob("*.part")]:
             path.unlink(missing_ok=True)
 
     def read_metrics(self) -> list[dict[str, str]]:
@@ -96,23 +108,31 @@ class RunFolder:
         writer.writerows(rows)
         write_text(self.metrics, text.getvalue() if columns else "")
 
-    def write_json(self, path: Path, content: Mapping[str, Any]) -> None:
-        """Replace a JSON file of the run."""
-        write_text(path, json.dumps(content, indent=2) + "\n")
-
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """What a checkpoint holds, read as data only: a file from a stranger cannot run code."""
     try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # torch writes checksums but does not look at them
+        if damaged is not None:
+            raise RunError(f"checkpoint {path} is damaged: the checksum of {damaged} is wrong")
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise RunError(f"there is no checkpoint {path}") from None
-    except Exception as error:  # torch raises many kinds, from zip errors to UnpicklingError
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunError(f"checkpoint {path} cannot be read ({reason[:120]})") from error
+    except pickle.UnpicklingError as error:
+        raise RunError(f"checkpoint {path} holds more than numbers and is not loaded: it could run code") from error
+    except (zipfile.BadZipFile, RuntimeError, EOFError, OSError, ValueError, NotImplementedError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise RunError(f"checkpoint {path} is damaged ({reason[:120]})") from error
     if not isinstance(content, dict) or "state_dict" not in content:
         raise RunError(f"{path} is no checkpoint of a run: it has no state_dict")
     return content
+
+
+def save_checkpoint(content: Mapping[str, Any], path: Path) -> None:
+    """Write a checkpoint, whole or not at all."""
+    with replacing(path) as part, part.open("wb") as file:
+        torch.save(content, file)
 
 
 @contextlib.contextmanager
@@ -121,13 +141,13 @@ def replacing(path: Path) -> Iterator[Path]:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         yield part
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
+        _sync(part)
         part.replace(path)
+        _sync(path.parent)
     except OSError as error:
         raise RunError(
             f"cannot write {path}: {error.strerror or error}; what was saved before is untouched, "
-            f"make room and continue with --resume"
+            f"see to it and go on with --resume"
         ) from error
     finally:
         part.unlink(missing_ok=True)
@@ -137,3 +157,17 @@ def write_text(path: Path, text: str) -> None:
     """Replace a text file, whole or not at all."""
     with replacing(path) as part:
         part.write_text(text)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a JSON file, whole or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def _sync(path: Path) -> None:
+    """Have the disk hold what was written."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import lightning as L
 
 from lehr.data import Augment, Batches, CropFlip, Dataset, Splits
+from lehr.training.recipe import Data
 
 _EVALUATED_AT_ONCE = 500  # images; evaluation keeps nothing for a backward pass
 
 
 class Loaders(L.LightningDataModule):
-    """`batch_size` is that of a step of all processes together, so that a recipe means the same on any number."""
+    """A recipe's batch is that of all processes together, so that the recipe means the same on any number of them."""
 
-    def __init__(self, splits: Splits, batch_size: int, *, augment: bool, seed: int) -> None:
+    def __init__(self, splits: Splits, data: Data, *, seed: int) -> None:
         super().__init__()
         self.splits = splits
-        self.batch_size = batch_size
-        self.augment: Augment | None = CropFlip() if augment else None
+        self.batch_size = data.batch_size
+        self.augment: Augment | None = CropFlip(data.padding, data.flip) if data.augment else None
         self.seed = seed
 
     def train_dataloader(self) -> Batches:
@@ -28,7 +29,6 @@ class Loaders(L.LightningDataModule):
         batches = self._batches(self.splits.train, share, shuffle=True, augment=self.augment, drop_last=True)
         if not len(batches):
             raise ValueError(f"{len(self.splits.train)} training images do not fill one batch of {self.batch_size}")
-        batches.set_epoch(trainer.current_epoch)
         return batches
 
     def val_dataloader(self) -> Batches:

@@ -11,11 +11,14 @@ ValueError: epochs must be at least 1, got 0
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from torch import nn
+from torch.optim import lr_scheduler
 
 from lehr import annealing, losses, models
 from lehr.algorithms import ANA, Algorithm
@@ -31,16 +34,22 @@ WINDOWS = {
 
 @dataclass(frozen=True)
 class Data:
-    """Which images: a data set by name, below `root` (LEHR_DATA unless given), with `validation` images held out."""
+    """Which images: a data set by name, below `root` (LEHR_DATA unless given), with `validation` images held out.
+
+    With `augment` each image is moved at random by up to `padding` pixels and, with `flip`, mirrored half of the time.
+    """
 
     name: str
     root: Path | None = None
     batch_size: int = 128
     augment: bool = False
+    padding: int = 4
+    flip: bool = True
     validation: int | None = None
 
     def __post_init__(self) -> None:
         _at_least(1, batch_size=self.batch_size)
+        _at_least(0, padding=self.padding)
         if self.validation is not None:
             _at_least(1, validation=self.validation)
 
@@ -57,6 +66,10 @@ class Model:
     def __post_init__(self) -> None:
         if not 0 < self.width < math.inf:
             raise ValueError(f"width must be positive, got {self.width}")
+        if self.hidden and min(self.hidden) < 1:
+            raise ValueError(f"every hidden layer needs at least one feature, got {self.hidden}")
+        if self.input_bits is not None and not 2 <= self.input_bits <= 8:
+            raise ValueError(f"input_bits must be between 2 and 8, or null, got {self.input_bits}")
 
     def build(self, shape: tuple[int, ...], classes: int, mean: tuple[float, ...], std: tuple[float, ...]) -> nn.Module:
         """The network in full precision, for images of this shape and normalisation."""
@@ -85,6 +98,8 @@ class Annealing:
     def __post_init__(self) -> None:
         if not (0 <= self.duration < math.inf and 0 <= self.delay < math.inf):
             raise ValueError(f"duration and delay must not be negative, got {self.duration} and {self.delay}")
+        if self.synchronous and self.backward_law is not None:
+            raise ValueError("a synchronous backward noise is the forward noise: it takes no backward_law")
 
     def windows_for(self, layers: int) -> list[Window]:
         """One window for each of so many layers."""
@@ -113,7 +128,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer of torch, with the norm gradients are clipped to (None: not at all)."""
+    """An optimizer of torch, with the norm gradients are clipped to (None: not at all); `momentum` is sgd's."""
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
     lr: float = 1e-3
@@ -124,52 +139,86 @@ class Optimizer:
     def __post_init__(self) -> None:
         if not 0 < self.lr < math.inf:
             raise ValueError(f"lr must be positive, got {self.lr}")
-        if self.weight_decay < 0:
+        if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise ValueError(f"clip_norm must be positive, or null for no clipping, got {self.clip_norm}")
+
+    def build(self, parameters: Iterable[nn.Parameter], *, fused: bool = True) -> torch.optim.Optimizer:
+        """Torch's optimizer of these parameters; `fused` updates them in one pass."""
+        common: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": fused}
+        if self.name == "sgd":
+            return torch.optim.SGD(parameters, momentum=self.momentum, **common)
+        return (torch.optim.Adam if self.name == "adam" else torch.optim.AdamW)(parameters, **common)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate over time, as a factor of `lr`: linear `warmup` epochs, then the shape by name.
+    """The learning rate over time, by torch's schedulers: `warmup` epochs in which it rises to `lr`, then by name.
 
-    multi-step: times `gamma` at each of `milestones` (epochs), or at the end of annealing if there are none;
-    cosine: to 0 (times `gamma` if given as `final`) at the last epoch; one-cycle: up over the first 30 %, then down.
+    multi-step: times `gamma` at each of `milestones`, in epochs or "annealed", the end of the last annealing window;
+    cosine: down to `final` times lr at the last epoch; one-cycle: up over 30 % of training, then down to almost 0.
     """
 
     name: Literal["constant", "multi-step", "cosine", "one-cycle"] = "constant"
     warmup: float = 0.0
-    milestones: tuple[float, ...] = ()
+    milestones: tuple[float | Literal["annealed"], ...] = ("annealed",)
     gamma: float = 0.1
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.warmup < 0:
+        if not 0 <= self.warmup < math.inf:
             raise ValueError(f"warmup must not be negative, got {self.warmup}")
+        if self.warmup and self.name == "one-cycle":
+            raise ValueError("the one-cycle schedule has its own warmup: leave warmup at 0")
+        for milestone in self.milestones:
+            if milestone != "annealed" and not 0 <= milestone < math.inf:
+                raise ValueError(f'a milestone is an epoch, at least 0, or "annealed", got {milestone}')
+        if not 0 < self.gamma < math.inf:
+            raise ValueError(f"gamma must be positive, got {self.gamma}")
         if not 0 <= self.final <= 1:
             raise ValueError(f"final is a share of the learning rate in [0, 1], got {self.final}")
 
-    def factor(self, epoch: float, epochs: float, annealed: float) -> float:
-        """What the learning rate is multiplied with at `epoch` of `epochs`, when annealing ends at `annealed`."""
-        if epoch < self.warmup:
-            return max(epoch, self.warmup / 100) / self.warmup
-        progress = min(1.0, (epoch - self.warmup) / max(epochs - self.warmup, 1e-9))
+    def build(
+        self, optimizer: torch.optim.Optimizer, *, steps_per_epoch: int, epochs: int, annealed: float | None
+    ) -> lr_scheduler.LRScheduler:
+        """Torch's scheduler, to be stepped after each batch; `annealed` is the epoch by which all noise is gone."""
+        rising = round(self.warmup * steps_per_epoch)
+        steps = epochs * steps_per_epoch - rising
+        scheduler: lr_scheduler.LRScheduler
         if self.name == "multi-step":
-            return self.gamma ** sum(epoch >= milestone for milestone in self.milestones or (annealed,))
-        if self.name == "cosine":
-            return _cosine(progress, 1, self.final)
-        if self.name == "one-cycle":
-            return (
-                _cosine(progress / 0.3, 0.04, 1) if progress < 0.3 else _cosine((progress - 0.3) / 0.7, 1, self.final)
-            )
-        return 1.0
+            if annealed is None and "annealed" in self.milestones:
+                raise ValueError(
+                    "the learning rate is to drop when annealing ends, but nothing is annealed: "
+                    "give schedule.milestones in epochs"
+                )
+            drops = [annealed if milestone == "annealed" else milestone for milestone in self.milestones]
+            at = [round(drop * steps_per_epoch) - rising for drop in drops if drop is not None]
+            scheduler = lr_scheduler.MultiStepLR(optimizer, sorted(at), self.gamma)
+        elif self.name == "cosine":
+            lr = optimizer.param_groups[0]["lr"]
+            scheduler = lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=self.final * lr)
+        elif self.name == "one-cycle":
+            lr = optimizer.param_groups[0]["lr"]
+            scheduler = lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps, cycle_momentum=False)
+        else:
+            scheduler = lr_scheduler.ConstantLR(optimizer, factor=1.0)
+        if not rising:
+            return scheduler
+        warmup = lr_scheduler.LinearLR(optimizer, start_factor=1 / (rising + 1), total_iters=rising)
+        return lr_scheduler.SequentialLR(optimizer, [warmup, scheduler], milestones=[rising])
 
 
 @dataclass(frozen=True)
 class Recipe:
     """One experiment. `result` is what it gave or what the paper gives; `devices` to `compile` say on what it runs.
 
-    `batchnorm_batches`: training batches BatchNorm's statistics are estimated from anew, with the noise removed, before
-    each validation (the running statistics of training are put back after it) and at the end; 0: never.
+    `annealing` is for algorithms with noise. `batchnorm_batches`: how many batches of training images BatchNorm's
+    statistics are estimated from anew, with the noise removed, for each validation (training goes on with its own) and
+    at the end; 0: never. `start` is a full-precision run to start from (`--from RUN`). `deterministic` asks torch for
+    kernels that give the same bits each time, as those of a CPU do anyway.
     """
 
     data: Data
@@ -192,14 +241,13 @@ class Recipe:
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = "32-true"
     channels_last: bool = True
     compile: bool = False
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         _at_least(1, epochs=self.epochs, devices=self.devices, num_nodes=self.num_nodes)
         _at_least(0, seed=self.seed, batchnorm_batches=self.batchnorm_batches)
-
-
-def _cosine(progress: float, start: float, end: float) -> float:
-    return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
+        if self.schedule.warmup >= self.epochs:
+            raise ValueError(f"warmup must end before the {self.epochs} epochs do, got {self.schedule.warmup:g}")
 
 
 def _at_least(least: int, **numbers: int) -> None:

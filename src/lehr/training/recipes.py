@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
+import typing
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -62,38 +64,40 @@ def dump(recipe: Recipe) -> str:
     return parser.dump(parser.parse_object(_plain(recipe)))
 
 
-def option(arguments: Sequence[str], name: str) -> tuple[str | None, list[str]]:
-    """The value of an option that is not a key of the recipe (`--out X` or `--out=X`), and the other arguments.
+def keys() -> str:
+    """Every key of a recipe with its type and what it is unless given, as help for the command line."""
+    return _parser().format_help()
 
-    >>> option(["digits-ana", "--out", "runs/a", "--epochs=3"], "--out")
-    ('runs/a', ['digits-ana', '--epochs=3'])
-    """
-    rest = list(arguments)
-    for index, word in enumerate(rest):
-        if word.startswith(f"{name}="):
-            del rest[index]
-            return word.removeprefix(f"{name}="), rest
-        if word == name:
-            if index + 1 == len(rest):
-                raise RecipeError(f"{name} needs a value")
-            value = rest[index + 1]
-            del rest[index : index + 2]
-            return value, rest
-    return None, rest
+
+def _flags(kind: type, prefix: str = "--") -> set[str]:
+    """The keys that are true or false."""
+    hints = typing.get_type_hints(kind)
+    flags = {f"{prefix}{name}" for name, hint in hints.items() if hint is bool}
+    parts = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    return flags.union(*(_flags(hint, f"{prefix}{name}.") for name, hint in parts.items() if isinstance(hint, type)))
+
+
+def _spelled_out(overrides: Sequence[str]) -> list[str]:
+    """With `--compile` written as `--compile true`."""
+    flags, words = _flags(Recipe), []
+    for word, following in itertools.pairwise([*overrides, "--"]):
+        words += [word, "true"] if word in flags and following.startswith("--") else [word]
+    return words
 
 
 def _parse(text: str, overrides: Sequence[str], name: str) -> Recipe:
     parser = _parser()
     try:
         base = parser.parse_string(text)
-        return Recipe(**vars(parser.instantiate(parser.parse_args(list(overrides), base))))
+        return Recipe(**vars(parser.instantiate(parser.parse_args(_spelled_out(overrides), base))))
     except (ArgumentError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise RecipeError(f"recipe {name}: {reason}") from error
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser(exit_on_error=False)
+    usage = "lehr train RECIPE [--out RUN] [--from RUN] [--key value ...]"
+    parser = ArgumentParser(usage=usage, exit_on_error=False, allow_abbrev=False)
     parser.add_class_arguments(Recipe, as_positional=False)
     return parser
 

@@ -1,289 +1,135 @@
-"""Train a recipe into a run folder, resume it, load what it trained.
+"""A run that is there: its network, built, loaded and evaluated. Nothing here trains, so nothing here needs Lightning.
 
-run = train(recipe, folder)              # from nothing, or from a full-precision run (recipe.start)
-run = resume(folder)                     # goes on bit for bit where it was interrupted
-model, recipe = load_run(folder)         # the trained network, in eval mode
+model, recipe = load_network(path)            # the trained network, in eval mode; the data set is not needed
+model, recipe, splits = load_run(path)        # and the data it was trained on
+results = evaluate(path)                      # loss and accuracy on validation and test data
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import logging
-import platform
-import shutil
-import subprocess
-import sys
-import time
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import lightning as L
 import torch
-from lightning.pytorch.callbacks import RichProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor, nn
 
-import lehr
 from lehr import data
-from lehr.annealing import layers_of
-from lehr.batchnorm import reestimate_
-from lehr.data import Batches, Splits
-from lehr.layers import Quantizer
-from lehr.training.annealing import NoiseAnnealing
-from lehr.training.folder import RunError, RunFolder, load_checkpoint, replacing, write_text
-from lehr.training.loaders import Loaders
+from lehr.data import Batches, Dataset, Splits
+from lehr.training.folder import RunError, RunFolder, load_checkpoint
 from lehr.training.recipe import Recipe
-from lehr.training.recipes import dump, named, read
-from lehr.training.record import Record
-from lehr.training.task import Task
+from lehr.training.recipes import named, read
+from lehr.training.tally import Tally
 
-_BATCHNORM_BATCH = 256  # images
-
-
-def train(recipe: Recipe, path: Path) -> dict[str, Any]:
-    """Train from the beginning; `path` must not hold a run yet. Returns what results.json holds."""
-    splits = _load_data(recipe)  # fails before anything is written
-    model = build(recipe, splits)
-    folder = RunFolder(path)
-    if _is_main_process():
-        folder = RunFolder.create(path)
-        write_text(folder.recipe, dump(recipe))
-        folder.write_json(folder.info, _circumstances(recipe))
-    return _fit(recipe, folder, model, splits, checkpoint=None)
+_EVALUATED_AT_ONCE = 500  # images
+_MODEL = "model."  # what a task calls its network
 
 
-def resume(path: Path) -> dict[str, Any]:
-    """Continue an interrupted run with its own recipe."""
-    folder = RunFolder.open(path)
-    recipe = read(folder.recipe)
-    if folder.results.exists():
-        return json.loads(folder.results.read_text())
-    splits = _load_data(recipe)
-    newest = folder.newest_checkpoint()
-    if newest is None and list(folder.checkpoints.glob("epoch-*.ckpt")):
-        raise RunError(f"no checkpoint of {path} can be read; start anew with `lehr train {path / 'recipe.yaml'}`")
-    return _fit(recipe, folder, build(recipe, splits), splits, checkpoint=newest[0] if newest else None)
+class Images(NamedTuple):
+    """What a network must know of the images it is built for; kept in run.json."""
+
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Images:
+        """Those of a data set."""
+        return cls(dataset.shape, dataset.classes, dataset.mean, dataset.std)
 
 
-def load_run(path: Path) -> tuple[nn.Module, Recipe, Splits]:
-    """The trained network of a run in eval mode, its recipe and its data; of an unfinished run, as far as it is."""
-    folder = RunFolder.open(path)
-    recipe = read(folder.recipe)
-    splits = _load_data(recipe)
-    if folder.final.exists():
-        content = load_checkpoint(folder.final)
-    else:
-        newest = folder.newest_checkpoint()
-        if newest is None:
-            raise RunError(f"{path} has no checkpoint yet: continue it with `lehr train --resume {path}`")
-        content = newest[1]
-    model = build(recipe, splits, from_start=False)
-    model.load_state_dict(_model_state(content))
-    return model.eval(), recipe, splits
+def load_data(recipe: Recipe) -> Splits:
+    """The recipe's images, split by its seed."""
+    return data.load(recipe.data.name, recipe.data.root, seed=recipe.seed, validation=recipe.data.validation)
 
 
-def evaluate(path: Path) -> dict[str, float]:
-    """Loss and accuracy of a run's network on validation and test data, without noise."""
-    model, recipe, splits = load_run(path)
-    loss = recipe.loss.build()
-    results = {}
-    for name, dataset in (("val", splits.validation), ("test", splits.test)):
-        total, correct = 0.0, 0
-        with torch.inference_mode():
-            for images, labels in Batches(dataset, 500):
-                scores = model(images)
-                total += float(loss(scores, labels)) * len(labels)
-                correct += int((scores.argmax(1) == labels).sum())
-        results |= {f"{name}/loss": total / len(dataset), f"{name}/accuracy": correct / len(dataset)}
-    return results
+def build(recipe: Recipe, images: Images, *, start: Path | None = None) -> nn.Module:
+    """The recipe's network, initialised by its seed and quantized by its algorithm.
 
-
-def network_of(name: str) -> tuple[nn.Module, Tensor]:
-    """The network of a run, or of a recipe before training, in eval mode, and one image for it."""
-    if (Path(name) / "recipe.yaml").exists():
-        model, _, splits = load_run(Path(name))
-    else:
-        recipe = named(name)
-        splits = _load_data(recipe)
-        model = build(recipe, splits).eval()
-    return model, splits.test.images[:1]
-
-
-def new_folder(name: str, recipe: Recipe) -> Path:
-    """Where a run goes unless told: runs/RECIPE-seed, numbered if that exists."""
-    stem = f"{Path(name).stem}-seed{recipe.seed}"
-    candidates = (Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in itertools.count(1))
-    return next(path for path in candidates if not path.exists())
-
-
-def demo(path: Path) -> dict[str, dict[str, Any]]:
-    """The digits recipe and its full-precision twin, from nothing; their results."""
-    results = {}
-    for name in ("digits-fp", "digits-ana"):
-        folder = path / name
-        shutil.rmtree(folder, ignore_errors=True)
-        results[name] = train(named(name), folder)
-    return results
-
-
-def build(recipe: Recipe, splits: Splits, *, from_start: bool = True) -> nn.Module:
-    """The recipe's network, quantized by its algorithm; starting from `recipe.start`'s weights if that is given."""
-    L.seed_everything(recipe.seed, verbose=False)
-    train = splits.train
-    model = recipe.model.build(train.shape, len(train.classes), train.mean, train.std)
-    trained = from_start and recipe.start is not None
-    if trained and recipe.start is not None:
-        _start_from(model, recipe.start)
-    recipe.algorithm.convert_(model, trained=trained)
+    With `start` it begins with the weights of that full-precision run.
+    """
+    torch.manual_seed(recipe.seed)
+    model = recipe.model.build(images.shape, len(images.classes), images.mean, images.std)
+    if start is not None:
+        folder = RunFolder.open(start)
+        try:
+            model.load_state_dict(_saved_network(folder))
+        except RuntimeError as error:
+            difference = " ".join(str(error).split("\n\t")[1].split())
+            raise RunError(f"the network of {start} is not this recipe's in full precision: {difference}") from error
+    recipe.algorithm.convert_(model, trained=start is not None)
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     return model
 
 
-def _fit(
-    recipe: Recipe, folder: RunFolder, model: nn.Module, splits: Splits, checkpoint: Path | None
-) -> dict[str, Any]:
-    quantized = any(isinstance(module, Quantizer) for module in model.modules())
-    layers = len(layers_of(model)) if quantized else 0
-    annealed = max((window.end for window in recipe.annealing.windows_for(layers)), default=0.0) if layers else 0.0
-    # Unaugmented images, the same on every process, so that all have the same statistics.
-    batchnorm = splits.train.images.split(_BATCHNORM_BATCH)[: recipe.batchnorm_batches]
-    task = Task(
-        model,
-        recipe.loss.build(),
-        recipe.algorithm,
-        recipe.optimizer,
-        lambda epoch: recipe.schedule.factor(epoch, recipe.epochs, annealed),
-        seed=recipe.seed,
-        batchnorm=batchnorm,
-        compile=recipe.compile,
-    )
-    callbacks: list[L.Callback] = [Record(folder)]
-    if quantized:
-        settings = recipe.annealing
-        callbacks.append(
-            NoiseAnnealing(
-                settings.windows_for(layers),
-                settings.law,
-                synchronous=settings.synchronous,
-                backward_law=settings.backward_law,
-                per=settings.per,
-            )
-        )
-    if sys.stderr.isatty():
-        callbacks.append(RichProgressBar(leave=False))
-    loaders = Loaders(splits, recipe.data.batch_size, augment=recipe.data.augment, seed=recipe.seed)
-    with _quiet_lightning():
-        trainer = L.Trainer(
-            accelerator=recipe.accelerator,
-            devices=recipe.devices,
-            num_nodes=recipe.num_nodes,
-            strategy=recipe.strategy,
-            precision=recipe.precision,
-            max_epochs=recipe.epochs,
-            gradient_clip_val=recipe.optimizer.clip_norm,
-            callbacks=callbacks,
-            logger=TensorBoardLogger(folder.path, name="tensorboard", version=""),
-            enable_checkpointing=True,
-            enable_model_summary=False,
-            enable_progress_bar=sys.stderr.isatty(),
-            num_sanity_val_steps=0,
-            use_distributed_sampler=False,
-            default_root_dir=folder.path,
-        )
-        started = time.perf_counter()
-        trainer.fit(task, datamodule=loaders, ckpt_path=checkpoint, weights_only=True)
-        seconds = time.perf_counter() - started
-        if trainer.interrupted:
-            raise KeyboardInterrupt
-        return _finish(recipe, folder, trainer, task, loaders, seconds)
+def load_network(path: Path) -> tuple[nn.Module, Recipe]:
+    """The network of a run in eval mode, and its recipe; of an unfinished run, as far as it is."""
+    folder = RunFolder.open(path)
+    recipe = read(folder.recipe)
+    model = build(recipe, _images(folder))
+    model.load_state_dict(_saved_network(folder))
+    return model.eval(), recipe
 
 
-def _finish(
-    recipe: Recipe, folder: RunFolder, trainer: L.Trainer, task: Task, loaders: Loaders, seconds: float
-) -> dict[str, Any]:
-    """BatchNorm re-estimation if asked for, the final network, validation and test once, the results."""
-    results: dict[str, Any] = {}
-    if recipe.batchnorm_batches:
-        trainer.validate(task, datamodule=loaders, verbose=False)
-        results["val/accuracy with running statistics"] = task.results["val/accuracy"]
-        reestimate_(task.model, (batch.to(task.device) for batch in task.batchnorm))
-    trainer.validate(task, datamodule=loaders, verbose=False)
-    trainer.test(task, datamodule=loaders, verbose=False)
-    results |= {name: task.results[name] for name in ("val/accuracy", "val/loss", "test/accuracy", "test/loss")}
-    results |= {"epochs": recipe.epochs, "seconds of this session": round(seconds, 1)}
-    if trainer.is_global_zero:
-        with replacing(folder.final) as part:
-            state = {f"model.{key}": value for key, value in task.model.state_dict().items()}
-            torch.save({"state_dict": state, "epoch": recipe.epochs}, part)
-        folder.write_json(folder.results, results)
+def load_run(path: Path) -> tuple[nn.Module, Recipe, Splits]:
+    """`load_network`, and the run's data."""
+    model, recipe = load_network(path)
+    return model, recipe, load_data(recipe)
+
+
+@torch.inference_mode()
+def evaluate(path: Path, device: torch.device | str | None = None) -> dict[str, float]:
+    """Loss and accuracy of a run's network on validation and test data, without noise."""
+    model, recipe, splits = load_run(path)
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model, loss = model.to(device), recipe.loss.build()
+    results = {}
+    for name, dataset in (("val", splits.validation), ("test", splits.test)):
+        tally = Tally()
+        for images, labels in Batches(dataset, _EVALUATED_AT_ONCE, device=device):
+            scores = model(images)
+            tally.add(loss(scores, labels), scores, labels)
+        results[f"{name}/loss"], results[f"{name}/accuracy"] = tally.read()
     return results
 
 
-def _load_data(recipe: Recipe) -> Splits:
-    return data.load(recipe.data.name, recipe.data.root, seed=recipe.seed, validation=recipe.data.validation)
+def network_of(name: str) -> tuple[nn.Module, Tensor]:
+    """The network of a run, or of a recipe before training, in eval mode, and an image for it."""
+    path = Path(name)
+    if path.is_dir():
+        model, _ = load_network(path)
+        images = _images(RunFolder.open(path))
+    else:
+        recipe = named(name)
+        images = Images.of(load_data(recipe).train)
+        model = build(recipe, images).eval()
+    return model, torch.zeros(1, *images.shape, dtype=torch.uint8)
 
 
-def _start_from(model: nn.Module, path: Path) -> None:
-    folder = RunFolder.open(path)
-    source = folder.final if folder.final.exists() else None
-    newest = None if source else folder.newest_checkpoint()
-    if source is None and newest is None:
-        raise RunError(f"{path} has no checkpoint to start from")
-    content = load_checkpoint(source) if source else newest[1]  # pyright: ignore[reportOptionalSubscript]
+def unused_path(path: Path) -> Path:
+    """The path itself, or with the first number from 2 on that makes it new."""
+    candidates = itertools.chain([path], (path.with_name(f"{path.name}-{n}") for n in itertools.count(2)))
+    return next(candidate for candidate in candidates if not candidate.exists())
+
+
+def _images(folder: RunFolder) -> Images:
     try:
-        model.load_state_dict(_model_state(content))
-    except RuntimeError as error:
-        raise RunError(
-            f"the network of {path} does not fit this recipe's: {str(error).splitlines()[1].strip()}"
-        ) from error
+        info = json.loads(folder.info.read_text())["images"]
+        return Images(*(tuple(info[field]) for field in Images._fields))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{folder.info} does not tell what images the network is for ({error})") from error
 
 
-def _model_state(content: dict[str, Any]) -> dict[str, Any]:
-    prefix = "model."
-    return {key.removeprefix(prefix): value for key, value in content["state_dict"].items() if key.startswith(prefix)}
-
-
-def _circumstances(recipe: Recipe) -> dict[str, Any]:
-    """Where, when and with what the run was made."""
-    commit = subprocess.run(
-        ["git", "-C", str(Path(lehr.__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": sys.argv,
-        "seed": recipe.seed,
-        "commit": commit.stdout.strip() or None,
-        "lehr": lehr.__version__,
-        "torch": torch.__version__,
-        "lightning": L.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _is_main_process() -> bool:
-    """Whether this is the process that writes; Lightning starts the others with their rank in the environment."""
-    return L.pytorch.utilities.rank_zero_only.rank == 0  # pyright: ignore[reportAttributeAccessIssue]
-
-
-@contextlib.contextmanager
-def _quiet_lightning() -> Iterator[None]:
-    """Without Lightning's advertisements and its hints for other people's data loaders."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "lightning")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*(does not have many workers|LeafSpec|logging interval).*")
-        warnings.filterwarnings("ignore", message=".*(Checkpoint directory|You are using `torch.load`).*")
-        for logger in loggers:
-            logger.setLevel(logging.WARNING)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+def _saved_network(folder: RunFolder) -> dict[str, Any]:
+    if folder.final.exists():
+        content = load_checkpoint(folder.final)
+    else:
+        newest = folder.newest_checkpoint()
+        if newest is None:
+            raise RunError(f"{folder.path} has no checkpoint yet: continue it with `lehr train --resume {folder.path}`")
+        content = newest[1]
+    state = content["state_dict"].items()
+    return {key.removeprefix(_MODEL): value for key, value in state if key.startswith(_MODEL)}

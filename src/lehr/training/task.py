@@ -1,37 +1,45 @@
 """The one Lightning module: a network, its loss, its optimizer; Algorithm 1's inner loop.
 
-Validation and test are always noise-free (`eval()` removes the noise of every quantizer). Sums are kept on the device
-and read once an epoch, so that no step waits for an accelerator.
+Validation and test are always noise-free (`eval()` removes the noise of every quantizer) and in full precision: what
+is evaluated is the network that will be deployed. The sums of an epoch stay on the device until its end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import random
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from lehr.algorithms import Algorithm
-from lehr.batchnorm import reestimated
+from lehr.batchnorm import batchnorms_of, reestimated
+from lehr.data import Batches
 from lehr.layers import Quantizer
-from lehr.training.recipe import Optimizer
+from lehr.training.errors import Diverged
+from lehr.training.measures import noisy_quantizers
+from lehr.training.recipe import Optimizer, Schedule
+from lehr.training.tally import Tally
 
-# How often an accelerator is asked whether the loss is still finite; a CPU is asked each step, where it costs nothing.
+# How often an accelerator, or several processes, are asked whether the losses were finite: each time they wait. A
+# single process on a CPU is asked each step, where it costs nothing.
 _STEPS_BETWEEN_CHECKS = 50
-
-
-class Diverged(RuntimeError):
-    """The loss is no longer a number."""
 
 
 class Task(L.LightningModule):
     """Trains `model` on uint8 images and labels.
 
-    `factor(epoch)` is what the learning rate is multiplied with, at whole epochs and between them. With `batchnorm`,
-    batches of training images, validation runs with BatchNorm statistics estimated from them without noise.
+    `annealed` is the epoch by which all noise is gone, None without noise. With `batchnorm`, batches of training
+    images, validation runs with BatchNorm statistics estimated from them without noise, and with those of training
+    beside it. `results` holds loss and accuracy of the present epoch: "train/loss", "val/accuracy",
+    "val/noisy_accuracy" (with the noise of training), "val/running_accuracy" (with BatchNorm's statistics of
+    training), "test/loss", ...
     """
 
     def __init__(
@@ -40,8 +48,9 @@ class Task(L.LightningModule):
         loss: nn.Module,
         algorithm: Algorithm,
         optimizer: Optimizer,
-        factor: Callable[[float], float],
+        schedule: Schedule,
         *,
+        annealed: float | None = None,
         seed: int = 0,
         batchnorm: Iterable[Tensor] = (),
         compile: bool = False,
@@ -50,133 +59,148 @@ class Task(L.LightningModule):
         self.model = model
         self.loss = loss
         self.algorithm = algorithm
-        self.optimizer_settings = optimizer
-        self.factor = factor
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.annealed = annealed
         self.seed = seed
         self.batchnorm = batchnorm
-        self._reestimation = contextlib.ExitStack()
-        # Not a submodule: a compiled twin would double every key of the state.
-        self._network: list[Callable[[Tensor], Tensor]] = [torch.compile(model) if compile else model]
-        self._tallies: dict[str, Tensor] = {}
         self.results: dict[str, float] = {}
+        self._forward = torch.compile(model.forward) if compile else model.forward
+        self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
+        self._unchecked: list[Tensor] = []
+        self._noisy: list[Quantizer] = []
+        self._running: dict[str, Tensor] = {}
+        self._reestimation = contextlib.ExitStack()
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Scores, (batch, class)."""
-        return self._network[0](images)
+    def configure_optimizers(self) -> Any:
+        """The optimizer and the schedule by their names in torch; the learning rate is set each step."""
+        # Fused kernels unscale the gradients of half precision themselves, so that they could not be clipped.
+        fused = self.trainer.precision != "16-mixed" or self.optimizer.clip_norm is None
+        optimizer = self.algorithm.wrap(self.optimizer.build(self.model.parameters(), fused=fused), self.model)
+        epochs = self.trainer.max_epochs or 1
+        steps_per_epoch = int(self.trainer.estimated_stepping_batches) // epochs
+        schedule = self.schedule.build(
+            optimizer, steps_per_epoch=steps_per_epoch, epochs=epochs, annealed=self.annealed
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_epoch_start(self) -> None:
-        """Draws of this epoch depend on seed, epoch and process alone, so that a resumed run draws the same."""
-        torch.manual_seed(self.seed * 1_000_003 + self.current_epoch * 1009 + self.global_rank)
+        """What an epoch draws depends on seed, epoch and process alone, so that a resumed run draws the same."""
+        torch.manual_seed(random.Random(f"{self.seed} {self.current_epoch} {self.global_rank}").getrandbits(63))
+        batches = self.trainer.train_dataloader
+        if isinstance(batches, Batches):
+            batches.set_epoch(self.current_epoch)
+        self.results = {}
+        self.algorithm.before_epoch_(self.model, self.current_epoch, self.trainer.max_epochs or 0)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Lines 6-17 of Algorithm 1; the backward pass is autograd's, with Theorem 2 inside."""
         images, labels = batch
-        scores = self(images)
+        scores = _single(self._forward(images))
         loss = self.loss(scores, labels)
-        self._count("train", loss, scores, labels)
-        if loss.device.type == "cpu" or (batch_idx + 1) % _STEPS_BETWEEN_CHECKS == 0:
-            self._check_finite(loss, images)
+        self._tallies["train"].add(loss, scores, labels)
+        self._watch(loss.detach(), images)
         return loss
-
-    def on_validation_epoch_start(self) -> None:
-        """BatchNorm without the noise, for as long as validation takes."""
-        if self.trainer.training:
-            images = (batch.to(self.device) for batch in self.batchnorm)
-            self._reestimation.enter_context(reestimated(self.model, images))
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Without noise; and with the noise of training, while there is some, for comparison."""
-        images, labels = batch
-        scores = self(images)
-        self._count("val", self.loss(scores, labels), scores, labels)
-        noisy = noisy_quantizers(self.model)
-        if noisy:
-            for quantizer in noisy:
-                quantizer.train()
-            scores = self.model(images)
-            self._count("noisy", self.loss(scores, labels), scores, labels)
-            for quantizer in noisy:
-                quantizer.eval()
-
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Without noise."""
-        images, labels = batch
-        scores = self(images)
-        self._count("test", self.loss(scores, labels), scores, labels)
-
-    def configure_optimizers(self) -> Any:
-        """The optimizer by its name in torch; the learning rate is set each step."""
-        settings = self.optimizer_settings
-        common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
-        parameters = self.model.parameters()
-        if settings.name == "sgd":
-            optimizer = torch.optim.SGD(parameters, momentum=settings.momentum, **common)
-        else:
-            kind = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
-            optimizer = kind(parameters, fused=True, **common)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self.factor(self._epochs(step)))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Line 18, and what the algorithm does after it."""
         super().optimizer_step(*args, **kwargs)
         self.algorithm.after_step_(self.model)
 
+    def on_validation_epoch_start(self) -> None:
+        """All processes agree on BatchNorm's statistics; then, where wanted, these without noise, for a while."""
+        if self.trainer.state.fn != TrainerFn.FITTING:
+            return
+        if self.trainer.world_size > 1:
+            for norm in batchnorms_of(self.model).values():
+                for statistic in (norm.running_mean, norm.running_var):
+                    assert statistic is not None
+                    statistic.copy_(self.trainer.strategy.reduce(statistic, reduce_op="mean"))
+        self._noisy = noisy_quantizers(self.model)
+        images = (batch.to(self.device) for batch in self.batchnorm)
+        self._running = self._reestimation.enter_context(reestimated(self.model, images))
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Without noise; for comparison with the noise of training, and with BatchNorm's statistics of training."""
+        self._evaluate("val", batch)
+        if self._running:
+            self._evaluate("running", batch, self._running)
+        if self._noisy:
+            for quantizer in self._noisy:
+                quantizer.train()
+            self._evaluate("noisy", batch, self._running)
+            for quantizer in self._noisy:
+                quantizer.eval()
+
     def on_validation_epoch_end(self) -> None:
         """Read the sums of validation."""
         self._reestimation.close()
-        self.results |= self._read("val") | {
-            name.replace("noisy/", "val/noisy_"): value for name, value in self._read("noisy").items()
-        }
-        self.log("val/accuracy", self.results["val/accuracy"], prog_bar=True, logger=False)
+        self._noisy, self._running = [], {}
+        self._read("val", "val/")
+        self._read("running", "val/running_")
+        self._read("noisy", "val/noisy_")
 
     def on_train_epoch_end(self) -> None:
         """Read the sums of training."""
-        self.results |= self._read("train")
+        self._check_finite(None)
+        self._read("train", "train/")
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Without noise."""
+        self._evaluate("test", batch)
 
     def on_test_epoch_end(self) -> None:
         """Read the sums of the test."""
-        self.results |= self._read("test")
+        self._read("test", "test/")
 
-    def _epochs(self, step: int) -> float:
-        """Steps in epochs; how many make one is known once training has begun."""
-        return step / self.trainer.num_training_batches if step else 0.0
+    def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor], buffers: dict[str, Tensor] | None = None) -> None:
+        images, labels = batch
+        with torch.autocast(images.device.type, enabled=False):
+            scores = torch.func.functional_call(self.model, buffers, images) if buffers else self.model(images)
+            self._tallies[stage].add(self.loss(scores, labels), scores, labels)
 
-    def _count(self, stage: str, loss: Tensor, scores: Tensor, labels: Tensor) -> None:
-        n = len(labels)
-        correct = (scores.argmax(1) == labels).sum()
-        sums = torch.stack([loss.detach().double() * n, correct.double(), torch.full_like(correct, n).double()])
-        self._tallies[stage] = self._tallies[stage] + sums if stage in self._tallies else sums
-
-    def _read(self, stage: str) -> dict[str, float]:
+    def _read(self, stage: str, prefix: str) -> None:
         """Loss and accuracy over all samples of all processes."""
-        if stage not in self._tallies:
-            return {}
-        total, correct, count = self.trainer.strategy.reduce(self._tallies.pop(stage), reduce_op="sum").tolist()
-        return {f"{stage}/loss": total / count, f"{stage}/accuracy": correct / count}
+        if stage in self._tallies:
+            add = self.trainer.strategy.reduce
+            loss, accuracy = self._tallies.pop(stage).read(lambda sums: add(sums, reduce_op="sum"))
+            self.results |= {f"{prefix}loss": loss, f"{prefix}accuracy": accuracy}
 
-    def _check_finite(self, loss: Tensor, images: Tensor) -> None:
-        if torch.isfinite(loss):
+    def _watch(self, loss: Tensor, images: Tensor) -> None:
+        if loss.device.type == "cpu" and self.trainer.world_size == 1:
+            if not math.isfinite(loss.item()):
+                self._unchecked = [loss]
+                self._check_finite(images)
             return
+        self._unchecked.append(loss)
+        if len(self._unchecked) == _STEPS_BETWEEN_CHECKS:
+            self._check_finite(images)
+
+    def _check_finite(self, images: Tensor | None) -> None:
+        """Raise in all processes if the loss of one of them was not finite in a step since the last check."""
+        if not self._unchecked:
+            return
+        losses = torch.stack(self._unchecked)
+        self._unchecked = []
+        wrong = ~self.trainer.strategy.reduce(losses, reduce_op="sum").isfinite()
+        if not bool(wrong.any()):
+            return
+        first = int(wrong.int().argmax())
+        step = self.global_step - len(losses) + first + (images is not None)
         raise Diverged(
-            f"the loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch}); "
+            f"the loss became {losses[first].item()} at step {step} (epoch {self.current_epoch}); "
             f"{first_not_finite(self.model, images)}; a smaller learning rate or gradient clipping "
             f"(--optimizer.lr, --optimizer.clip_norm) may help"
         )
 
 
-def noisy_quantizers(model: nn.Module) -> list[Quantizer]:
-    """The quantizers that still have forward noise."""
-    quantizers = [module for module in model.modules() if isinstance(module, Quantizer)]
-    return [quantizer for quantizer in quantizers if bool((quantizer.forward_std > 0).any())]
-
-
 @torch.no_grad()
-def first_not_finite(model: nn.Module, images: Tensor) -> str:
-    """Which module first turns to NaN or infinity on these images: a sentence for an error."""
+def first_not_finite(model: nn.Module, images: Tensor | None) -> str:
+    """Where a network first turns to NaN or infinity, in its parameters or on these images: part of a sentence."""
     for name, parameter in model.named_parameters():
         if not bool(parameter.isfinite().all()):
-            return f"parameter {name} is not finite"
+            layer, _, kind = name.rpartition(".")
+            return f"the {kind} of layer {layer} is not finite"
     found: list[str] = []
 
     def look(path: str) -> Callable[..., None]:
@@ -189,10 +213,14 @@ def first_not_finite(model: nn.Module, images: Tensor) -> str:
     leaves = [(path, module) for path, module in model.named_modules() if not list(module.children())]
     handles = [module.register_forward_hook(look(path)) for path, module in leaves]
     try:
-        model(images)
+        if images is not None:
+            model.forward(images)
     finally:
         for handle in handles:
             handle.remove()
-    return (
-        f"the first layer with a value that is not finite is {found[0]}" if found else "all layers' values are finite"
-    )
+    return f"the output of layer {found[0]} is not finite" if found else "the values of all layers are finite"
+
+
+def _single(scores: Tensor) -> Tensor:
+    """At least single precision: a loss in bfloat16 would be known to two digits."""
+    return scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores

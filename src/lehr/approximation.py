@@ -1,0 +1,361 @@
+"""Theorem 1 as a constructor: a Lipschitz function in, a quantized network with a certified bound out.
+
+The domain [0, S]^n0 is cut into N = n^n0 cubes of side S/n. A first layer with weights {-1, 0, 1} tests on which side
+of each cube's 2 n0 faces a point lies, a second with weights {0, 1} finds the one cube that passes all its tests, both
+with Heaviside activations, and an affine layer reads the value of f there. With λ the Lipschitz constant in the
+Euclidean norm and f taken at the cubes' centres, no point is farther than √n0 S/2n from where its value comes from::
+
+    |Φ(x) - f(x)| <= λ √n0 S / 2n <= ε/4    for the proof's n >= 2 √n0 S λ / ε
+
+The proof takes the mean of f over a cube, but uses no more than that f has this value somewhere in it.
+
+>>> import torch
+>>> net = approximate(lambda x: x[:, 0].sin(), lipschitz=1, side=3, dimension=1, epsilon=0.1)
+>>> net
+Approximation(dimension=1, side=3, n=60, N=60, bound=0.025)
+>>> x = torch.linspace(0, 3, 1000)[:, None]
+>>> bool((net(x) - x[:, 0].sin()).abs().max() <= net.bound)
+True
+
+The 2 n0 N + N rows of the two layers are N outer products of n tests on each axis, so `Approximation` keeps the n + 1
+thresholds and the N values and nothing else; `Approximation.dense` is the network of the proof, layer by layer, which
+computes the same bits, and `Approximation.on_bytes` is that for 8-bit points, to `lehr.freeze` and export.
+
+**Faces.** The paper's closed cubes share their faces; here they are half-open, [a, b), and closed at the upper end of
+the domain, so that exactly one is active everywhere. In floating point an open side is a closed one at the neighbouring
+number: x < b is x <= b' for the largest b' below b, and H, with H(0) = 1, serves where the proof calls on σ⁻.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+import torch
+from torch import Tensor, nn
+
+from lehr.layers import Linear, Quantizer
+from lehr.multistep import MultiStep
+from lehr.noise import Dirac
+
+Function = Callable[[Tensor], Tensor]  # (batch, dimension) -> (batch,) or (batch, 1)
+
+_BLOCK = 2**16  # points at which f is asked at once
+
+
+@dataclass(frozen=True)
+class Size:
+    """The network of Theorem 1 before it is built: n cubes an axis, N = n^dimension in all, and its certified bound."""
+
+    dimension: int
+    n: int
+    bound: float
+
+    @property
+    def N(self) -> int:
+        """The number of cubes."""
+        return self.n**self.dimension
+
+    @property
+    def dense_weights(self) -> int:
+        """The weights of the proof's three layers, zeros included: 2 n0 N x n0, N x 2 n0 N and 1 x N."""
+        return 2 * self.dimension**2 * self.N + 2 * self.dimension * self.N**2 + self.N
+
+
+def size(
+    *,
+    lipschitz: float,
+    dimension: int,
+    epsilon: float,
+    side: float = 1.0,
+    tight: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Size:
+    """What `approximate` would build, however large.
+
+    >>> size(lipschitz=1, dimension=10, epsilon=0.01).N
+    10328496345223305728741182449
+    """
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"the network computes in torch.float32 or torch.float64, got {dtype}")
+    if dimension < 1:
+        raise ValueError(f"dimension must be at least 1, got {dimension}")
+    for name, value in (("side", side), ("epsilon", epsilon)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be positive and finite, got {value}")
+    if not 0 <= lipschitz < math.inf:
+        raise ValueError(f"lipschitz must be finite and not negative, got {lipschitz}")
+    limits = torch.finfo(dtype)
+    if not limits.tiny / limits.eps <= side <= limits.max / 2:
+        raise ValueError(f"side {side:g} is out of the range of {dtype}")
+
+    # The smallest n with n >= 2 √n0 S λ / ε, or a quarter of that, exactly: n² >= r is n² >= ceil(r).
+    steepness = _written(side) * _written(lipschitz)
+    ratio = dimension * (steepness * (Fraction(1, 2) if tight else 2) / _written(epsilon)) ** 2
+    if tight and ratio:  # leave room for what rounding adds to the bound below
+        rounding = 8 * Fraction(limits.eps) * (math.isqrt(math.ceil(ratio)) + 1)
+        ratio = ratio / (1 - rounding) ** 2 if rounding < 1 else ratio
+    n = max(1, math.isqrt(max(0, math.ceil(ratio) - 1)) + 1)
+    if 16 * n * limits.eps > 1:
+        finer = "torch.float64 or " if dtype == torch.float32 else ""
+        raise ValueError(
+            f"{dtype} cannot tell the faces of {_large(n)} cubes an axis apart: take {finer}a larger epsilon"
+        )
+    # A threshold and a centre are each off by at most a unit in the last place of S.
+    half = Fraction(1, 2 * n) + 2 * Fraction(limits.eps)
+    return Size(dimension, n, math.sqrt(dimension) * float(steepness * half) * (1 + 2**-50))
+
+
+def approximate(
+    f: Function,
+    *,
+    lipschitz: float,
+    dimension: int,
+    epsilon: float,
+    side: float = 1.0,
+    tight: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Approximation:
+    """The quantized network within ε of `f` on [0, side]^dimension.
+
+    `f` maps points (batch, dimension) to (batch,) or (batch, 1), and so will the network; it is asked at the centres of
+    the N cubes, in `dtype`. `lipschitz` is its constant in the Euclidean norm: the bound stands or falls with it, and a
+    constant that neighbouring centres contradict is refused. `tight` takes the fewest cubes whose bound is ε instead of
+    the proof's n, which is four times as large. What would not fit in memory is refused with its size.
+    """
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    plan = size(lipschitz=lipschitz, dimension=dimension, epsilon=epsilon, side=side, tight=tight, dtype=dtype)
+    # The values, and their differences while they are checked.
+    _refuse_beyond_memory(
+        f"n = {plan.n:,} cubes an axis, N = n^{dimension} = {_large(plan.N)} in all", 2 * plan.N, dtype
+    )
+    thresholds = _thresholds(plan.n, side, dtype)
+    middles = ((torch.arange(plan.n, dtype=torch.float64) + 0.5) / plan.n * side).to(dtype)
+    values, column = [], False
+    with torch.no_grad():
+        for start in range(0, plan.N, _BLOCK):
+            cells = torch.arange(start, min(start + _BLOCK, plan.N))
+            centres = middles[_unravel(cells, plan.n, dimension)]
+            block = f(centres)
+            column = block.shape == (len(cells), 1)
+            if not column and block.shape != (len(cells),):
+                raise ValueError(
+                    f"f must map points ({len(cells)}, {dimension}) to ({len(cells)},) or ({len(cells)}, 1), "
+                    f"got {tuple(block.shape)}"
+                )
+            values.append(block.reshape(-1).to(dtype))
+            if not bool(values[-1].isfinite().all()):
+                where = centres[int((~values[-1].isfinite()).nonzero()[0])].tolist()
+                raise ValueError(f"f is not finite at {where}")
+    table = torch.cat(values)
+    _check_slopes(table, plan.n, lipschitz, side)
+    return Approximation(thresholds, table, plan, lipschitz, column)
+
+
+class Approximation(nn.Module):
+    """The network of Theorem 1 in the form that is computed: look up on each axis, read the value of the cube.
+
+    Tests on one axis are ordered, so those that a point passes are counted by a binary search; the one cube that passes
+    all 2 n0 of its tests is the one with these counts. Outside the domain no cube is active and the value is 0.
+    `values` are the affine layer's weights, that of cube (i_0, i_1, ...) at i_0 + i_1 n + i_2 n² + ...; `bound` is
+    certified for the values it was built with, up to the rounding in the evaluation of f itself.
+    """
+
+    thresholds: Tensor
+    strides: Tensor
+
+    def __init__(self, thresholds: Tensor, values: Tensor, plan: Size, lipschitz: float, column: bool) -> None:
+        super().__init__()
+        self.n, self.N, self.dimension, self.bound = plan.n, plan.N, plan.dimension, plan.bound
+        self.lipschitz, self.side, self.column = lipschitz, thresholds[-1].item(), column
+        self.register_buffer("thresholds", thresholds)  # (n + 1,): the faces across any axis
+        self.register_buffer("strides", plan.n ** torch.arange(plan.dimension), persistent=False)
+        self.values = nn.Parameter(values, requires_grad=False)  # (N,)
+
+    def cell(self, x: Tensor) -> Tensor:
+        """The index of the one active cube, (..., dimension) -> (...); -1 outside the domain."""
+        if x.shape[-1:] != (self.dimension,):
+            raise ValueError(f"expected points of {self.dimension} coordinates, got a tensor {tuple(x.shape)}")
+        if x.dtype != self.thresholds.dtype:
+            raise TypeError(f"the network computes in {self.thresholds.dtype}, got {x.dtype}")
+        passed = torch.bucketize(x.contiguous(), self.thresholds[1:-1], right=True)  # H(x - t_k) = 1, for k = 1..n-1
+        inside = ((x >= self.thresholds[0]) & (x <= self.thresholds[-1])).all(-1)
+        return torch.where(inside, (passed * self.strides).sum(-1), -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Φ(x), (..., dimension) -> (...), or (..., 1) if that is what f did; NaN stays NaN."""
+        cell = self.cell(x)
+        y = self.values[cell.clamp_min(0)]
+        y = torch.where(cell >= 0, y, torch.where(x.isnan().any(-1), torch.nan, 0.0).to(y.dtype))
+        return y[..., None] if self.column else y
+
+    def dense(self) -> nn.Sequential:
+        """The network as the proof writes it, (batch, dimension) -> (batch, 1).
+
+        w1 is ternary, 2 n0 N x n0; w2 is {0, 1}, N x 2 n0 N (the paper prints 2 n0 x n0 and N x n0); both followed by
+        Heaviside; w3 is real. It computes the bits of `forward` at every finite point of its own dtype.
+        """
+        faces = self.thresholds.cpu()
+        last = torch.cat([_neighbour(faces[1:-1], -torch.inf), faces[-1:]])  # the last number of each interval
+        return nn.Sequential(*self._layers(faces[:-1], last)).to(self.thresholds.device)
+
+    def on_bytes(self) -> nn.Sequential:
+        """The same layers for uint8 points, x = side * byte / 255, (batch, dimension) -> (batch, 1): what freezes.
+
+        Its faces are bytes too, so that it is a network of integers but for the values, float32.
+        """
+        grid = (torch.arange(256, dtype=torch.float64) / 255 * self.side).to(self.thresholds.dtype)
+        first = torch.searchsorted(grid, self.thresholds.cpu()[:-1])
+        last = torch.cat([first[1:], torch.tensor([256])]) - 1
+        return nn.Sequential(_Centred(), *self._layers(first.float() - 128, last.float() - 128)).float()
+
+    def _layers(self, first: Tensor, last: Tensor) -> list[nn.Module]:
+        """The proof's layers for cubes that reach from first[i] to last[i], both included, along each axis."""
+        plan = Size(self.dimension, self.n, self.bound)
+        _refuse_beyond_memory(f"the dense layers of {self.N:,} cubes", plan.dense_weights, first.dtype)
+        index = _unravel(torch.arange(self.N), self.n, self.dimension)
+        head = nn.Linear(self.N, 1, bias=False, device="meta")
+        head.weight = nn.Parameter(self.values.detach().cpu()[None].clone(), requires_grad=False)
+        return [*_closed_boxes(first[index], last[index]), head]
+
+    def extra_repr(self) -> str:
+        """Domain, size and bound."""
+        return f"dimension={self.dimension}, side={self.side:g}, n={self.n}, N={self.N}, bound={self.bound:.4g}"
+
+
+class _Centred(nn.Module):
+    """uint8 -> the integers -128..127, as floats."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float() - 128
+
+
+def box_indicator(
+    low: Sequence[float],
+    high: Sequence[float],
+    sides: str | Sequence[str] = "[]",
+    dtype: torch.dtype | None = None,
+) -> nn.Sequential:
+    """Lemma 1: the characteristic function of a box as a ternary network, (batch, dimension) -> (batch, 1).
+
+    `sides` says for each axis, or for all, whether an end belongs to the box: "[]", "[)", "(]" or "()". The corners are
+    rounded to `dtype`, and in that dtype the network is exact at every number. (b1 begins with -p: the paper prints p.)
+
+    >>> import torch
+    >>> unit = box_indicator([0.0, 0.0], [1.0, 1.0], ["[)", "[]"])
+    >>> unit(torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]])).flatten()
+    tensor([1., 0., 1.])
+    """
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    ends = [sides] * len(low) if isinstance(sides, str) else list(sides)
+    if not len(low) == len(high) == len(ends) > 0:
+        raise ValueError(f"a box needs as many low as high ends and sides, got {len(low)}, {len(high)}, {len(ends)}")
+    for end in ends:
+        if end not in ("[]", "[)", "(]", "()"):
+            raise ValueError(f"sides are '[]', '[)', '(]' or '()', got {end!r}")
+    first, last = torch.tensor(low, dtype=dtype), torch.tensor(high, dtype=dtype)
+    if not bool((first.isfinite() & last.isfinite() & (first <= last)).all()):
+        raise ValueError(f"a box needs finite ends, low <= high, got {list(low)} and {list(high)}")
+    first = torch.where(torch.tensor([end[0] == "(" for end in ends]), _neighbour(first, torch.inf), first)
+    last = torch.where(torch.tensor([end[1] == ")" for end in ends]), _neighbour(last, -torch.inf), last)
+    return nn.Sequential(*_closed_boxes(first[None], last[None]))
+
+
+def sup_error(net: Approximation, f: Function, *, points: int = 200_000, seed: int = 0) -> float:
+    """The largest |Φ(x) - f(x)| found: half of the points uniform, half at corners of cubes, where it is largest."""
+    generator = torch.Generator().manual_seed(seed)
+    faces = net.thresholds.cpu()
+    shape = (points // 2, net.dimension)
+    anywhere = torch.rand(shape, generator=generator, dtype=faces.dtype) * net.side
+    ends = torch.cat([faces, _neighbour(faces[1:], -torch.inf)])  # each cube's first and last number
+    corners = ends[torch.randint(len(ends), shape, generator=generator)]
+    worst = 0.0
+    with torch.no_grad():
+        for x in torch.cat([anywhere, corners]).to(net.thresholds.device).split(_BLOCK):
+            worst = max(worst, float((net(x).double() - f(x).double()).abs().max()))
+    return worst
+
+
+def _closed_boxes(low: Tensor, high: Tensor) -> list[nn.Module]:
+    """Lemma 1 for M closed boxes at once: the layers (batch, dimension) -> (batch, M), 1 in a box and 0 outside."""
+    boxes, dimension = low.shape
+    half_spaces = torch.cat([torch.eye(dimension), -torch.eye(dimension)]).repeat(boxes, 1)
+    all_of_them = torch.eye(boxes).repeat_interleave(2 * dimension, dim=1)
+    membership = MultiStep((0.5,), (0.0, 1.0))  # for weights that are 0 or 1
+    return [
+        _fixed_layer(half_spaces.to(low), torch.cat([-low, high], dim=1).flatten(), MultiStep.ternary()),
+        _hard(MultiStep.heaviside()),
+        _fixed_layer(all_of_them.to(low), torch.full((boxes,), -2.0 * dimension).to(low), membership),
+        _hard(MultiStep.heaviside()),
+    ]
+
+
+def _fixed_layer(weight: Tensor, bias: Tensor, step: MultiStep) -> Linear:
+    # On the meta device, so that initialising draws no random numbers.
+    layer = Linear(weight.shape[1], weight.shape[0], quantizer=_hard(step), device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer
+
+
+def _hard(step: MultiStep) -> Quantizer:
+    return Quantizer(step, forward=Dirac(), backward=Dirac())
+
+
+def _written(number: float) -> Fraction:
+    return Fraction(repr(float(number)))  # 0.3 is 3/10: n must not become 21 where 20 was meant
+
+
+def _thresholds(n: int, side: float, dtype: torch.dtype) -> Tensor:
+    return (torch.arange(n + 1, dtype=torch.float64) / n * side).to(dtype)  # n/n = 1: the last is the side itself
+
+
+def _neighbour(x: Tensor, towards: float) -> Tensor:
+    return torch.nextafter(x, torch.tensor(towards, dtype=x.dtype))
+
+
+def _unravel(cells: Tensor, n: int, dimension: int) -> Tensor:
+    """The index tuples (i_0, i_1, ...) of the cubes i_0 + i_1 n + i_2 n² + ..., each in {0..n-1} (not {0..n0-1})."""
+    return torch.stack([cells // n**axis % n for axis in range(dimension)], dim=-1)
+
+
+def _check_slopes(values: Tensor, n: int, lipschitz: float, side: float) -> None:
+    """Refuse a constant that two neighbouring centres contradict by more than f's rounding could explain."""
+    if n == 1:
+        return
+    spacing = side / n
+    rounding = 64 * torch.finfo(values.dtype).eps * float(values.abs().max())
+    inner = 1
+    while inner < len(values):
+        rise = max(map(abs, torch.stack(values.view(-1, n, inner).diff(dim=1).aminmax()).tolist()))
+        if rise > 1.01 * lipschitz * spacing + rounding:
+            raise ValueError(
+                f"f is steeper than lipschitz={lipschitz:g}: between two points {spacing:.3g} apart it changes "
+                f"by {rise:.3g}, a slope of {rise / spacing:.4g}"
+            )
+        inner *= n
+
+
+def _refuse_beyond_memory(what: str, numbers: int, dtype: torch.dtype) -> None:
+    needed, there = numbers * torch.finfo(dtype).bits // 8, _physical_memory()
+    if needed > there:
+        raise MemoryError(
+            f"{what} need {_large(needed // 2**30)} GiB and this machine has {there // 2**30}: "
+            f"take a larger epsilon or fewer dimensions"
+        )
+
+
+def _large(number: int) -> str:
+    return f"{number:,}" if number < 10**30 else f"{Decimal(number):.3e}"
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows does not tell
+        return 8 * 2**30

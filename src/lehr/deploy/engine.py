@@ -1,0 +1,317 @@
+"""The CPU engine: `compile` builds the C runtime once, with the system's compiler, and runs networks in it.
+
+The runtime is one library that takes a network as data, so it is compiled once for a machine and kept in a
+cache (`LEHR_CACHE`, else ~/.cache/lehr); after that a new network only has to be laid out. Calls release the
+GIL, and several threads share the images of a batch.
+
+>>> import numpy as np
+>>> from lehr.deploy.integer_net import Flatten, IntegerNet, Linear, Table, Weights
+>>> net = IntegerNet((1, 1, 2), (
+...     Table("pixels", np.arange(256)[None] // 128),
+...     Flatten("flat", "pixels"),
+...     Linear("sums", "flat", Weights.of([[1, -1], [0, 1]])),
+... ))
+>>> engine = compile(net, kernels="scalar")
+>>> engine(np.array([[[[200, 7]]]], dtype=np.uint8))
+array([[1, 0]])
+>>> print(engine.describe())
+layer   kernel       built for  why
+pixels  table        scalar
+sums    bit-planes   scalar
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from lehr.deploy.integer_net import Images, IntegerNet, check_images
+from lehr.deploy.plan import FIELDS, KERNELS, LEVELS, OPERATIONS, TYPE_OF_FIELD, Plan, plan
+
+Kernels = Literal["auto", "scalar", "avx2", "avx512", "amx"]
+
+RUNTIME = Path(__file__).parent / "runtime"
+# -ffp-contract=off: a product and a sum are rounded each, as in the reference run.
+FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
+# Each file with the flags it alone gets, and the macro that says it is there.
+VECTOR_FILES = {
+    "avx2.c": ("LEHR_HAVE_AVX2", ("-mavx2", "-mpopcnt")),
+    "avx512.c": ("LEHR_HAVE_AVX512", ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mpopcnt")),
+    "amx.c": (
+        "LEHR_HAVE_AMX",
+        ("-mamx-tile", "-mamx-int8", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vpopcntdq"),
+    ),
+}
+_KERNEL_NAMES = {
+    "DIRECT": "direct",
+    "TERNARY": "tables",
+    "WIDE": "wide tables",
+    "MATRIX": "matrix tiles",
+    "TRITS": "matrix tiles",
+    "BITS": "bit-planes",
+}
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        (name, {"int": ctypes.c_int32, "float": ctypes.c_float}.get(TYPE_OF_FIELD[name], ctypes.c_void_p))
+        for name in FIELDS
+    ]
+
+
+class _Net(ctypes.Structure):
+    _fields_ = [
+        ("layers", ctypes.POINTER(_Layer)),
+        ("count", ctypes.c_int32),
+        ("image_bytes", ctypes.c_uint32),
+        ("value_bytes", ctypes.c_uint32),
+        ("outputs", ctypes.c_int32),
+        ("scores", ctypes.c_uint32),
+        ("logits", ctypes.c_uint32),
+        ("scores_type", ctypes.c_int32),
+        ("logits_type", ctypes.c_int32),
+    ]
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """What runs a layer: the kernel, the instruction set it was built for, and why it is not a faster one."""
+
+    layer: str
+    kernel: str
+    built_for: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Description:
+    """A row for each layer; `str` is a table."""
+
+    rows: tuple[KernelRow, ...]
+
+    def __str__(self) -> str:
+        lines = [("layer", "kernel", "built for", "why")]
+        lines += [(row.layer, row.kernel, row.built_for, row.why) for row in self.rows]
+        widths = [max(len(line[0]) for line in lines), 11, 9]
+        return "\n".join(
+            "  ".join([*(f"{cell:{w}}" for cell, w in zip(line[:3], widths, strict=True)), line[3]]).rstrip()
+            for line in lines
+        )
+
+
+class Engine:
+    """A network in the compiled runtime; called on uint8 images, it gives their logits.
+
+    `run`, `scores` and `predict` are those of `IntegerNet`, with the same results. Several threads may call.
+    """
+
+    def __init__(self, net: IntegerNet, threads: int, level: int, library: ctypes.CDLL) -> None:
+        self.net = net
+        self.threads = threads
+        self.level = LEVELS[level]
+        self._level = level
+        self._library = library
+        self._plan = plan(net, matrix=self.level == "amx")
+        self._struct = _net_struct(self._plan)
+        self._pointer = ctypes.addressof(self._struct)
+        self._memory_bytes = library.lehr_memory(self._pointer, level)
+        self._memories: list[np.ndarray] = []
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+
+    def __call__(self, images: Images) -> Images:
+        """The logits, as `IntegerNet.run` gives them."""
+        return self._run(images, scores=False)
+
+    def run(self, images: Images) -> Images:
+        """The logits, as `IntegerNet.run` gives them."""
+        return self._run(images, scores=False)
+
+    def scores(self, images: Images) -> Images:
+        """The integer scores, as `IntegerNet.scores` gives them."""
+        return self._run(images, scores=True)
+
+    def predict(self, images: Images) -> Images:
+        """The class of each image: the first of the largest logits."""
+        logits = self.run(images)
+        return logits.argmax(1)  # pyright: ignore[reportReturnType]
+
+    def describe(self) -> Description:
+        """Which kernel each layer uses."""
+        rows = []
+        for layer in self._plan.layers:
+            operation = OPERATIONS[layer.operation]
+            if operation in ("CONV", "LINEAR"):
+                rows.append(KernelRow(layer.name, _KERNEL_NAMES[KERNELS[layer.kernel]], self.level, layer.why))
+            else:
+                rows.append(KernelRow(layer.name, operation.lower().replace("_", " "), "scalar"))
+        return Description(tuple(rows))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of working memory each thread takes, besides the weights."""
+        return self._memory_bytes
+
+    def _run(self, images: Images, *, scores: bool) -> Images:
+        check_images(images, self.net.input_shape)
+        if isinstance(images, torch.Tensor):
+            return torch.from_numpy(self._run(images.detach().cpu().numpy(), scores=scores))
+        images = np.ascontiguousarray(images)
+        name = self.net.score_name if scores else self.net.operations[-1].name
+        integer = self.net.values[name].kind == "integer"
+        out = np.empty((len(images), self._plan.outputs), np.int32 if integer else np.float32)
+        if self._pool is None or len(images) < 2:
+            self._run_part(images, out, integer)
+        else:
+            bounds = np.linspace(0, len(images), min(self.threads, len(images)) + 1).astype(int)
+            parts = [self._pool.submit(self._run_part, images[a:b], out[a:b], integer) for a, b in pairwise(bounds)]
+            for part in parts:
+                part.result()
+        return out.astype(np.int64) if integer else out  # pyright: ignore[reportReturnType]
+
+    def _run_part(self, images: np.ndarray, out: np.ndarray, integer: bool) -> None:
+        with self._lock:
+            memory = self._memories.pop() if self._memories else np.empty(self._memory_bytes, np.uint8)
+        target = out.ctypes.data
+        scores, logits = (target, None) if integer else (None, target)
+        self._library.lehr_run_batch(
+            self._pointer, images.ctypes.data, len(images), memory.ctypes.data, self._level, scores, logits
+        )
+        with self._lock:
+            self._memories.append(memory)
+
+
+def compile(net: IntegerNet, *, threads: int = 1, kernels: Kernels = "auto") -> Engine:
+    """An `Engine` for `net`: `threads` share the images of a batch; `kernels` limits the instruction set."""
+    if threads < 1:
+        raise ValueError(f"threads is at least 1, got {threads}")
+    if kernels != "auto" and kernels not in LEVELS:
+        raise ValueError(f"kernels is one of auto, {', '.join(LEVELS)}, got {kernels!r}")
+    library = _load()
+    best = library.lehr_best_level()
+    level = best if kernels == "auto" else LEVELS.index(kernels)
+    if level > best:
+        raise ValueError(f"this processor or compiler has no {kernels}: the best it has is {LEVELS[best]}")
+    return Engine(net, threads, level, library)
+
+
+def find_compiler() -> list[str]:
+    """The C compiler as a command: CC, else the first of cc, gcc, clang."""
+    chosen = os.environ.get("CC")
+    if chosen:
+        command = shlex.split(chosen)
+        if shutil.which(command[0]):
+            return command
+        raise RuntimeError(f"CC is {chosen!r}, which is not a program here. {_NO_COMPILER}")
+    for name in ("cc", "gcc", "clang"):
+        if shutil.which(name):
+            return [name]
+    raise RuntimeError(f"there is no C compiler (cc, gcc or clang, or set CC). {_NO_COMPILER}")
+
+
+_NO_COMPILER = "lehr.deploy.compile needs one to build its runtime; IntegerNet.run works without, only slower."
+
+
+def cache_folder() -> Path:
+    """Where compiled runtimes are kept: LEHR_CACHE, else ~/.cache/lehr."""
+    chosen = os.environ.get("LEHR_CACHE")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "lehr"
+
+
+def build(compiler: Sequence[str], *, flags: tuple[str, ...] = (), folder: Path | None = None) -> Path:
+    """Path of the compiled runtime, built if the cache `folder` does not hold it. Safe for processes at once.
+
+    The name is a hash of everything the result depends on; the file appears whole, by a rename.
+    """
+    sources = sorted(RUNTIME.glob("*.[ch]"))
+    version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
+    key = hashlib.sha256(
+        repr((tuple(compiler), version, FLAGS, VECTOR_FILES, flags, platform.machine())).encode()
+    )
+    for source in sources:
+        key.update(source.name.encode() + b"\0" + source.read_bytes())
+    folder = (folder or cache_folder()) / "runtime"
+    path = folder / f"lehr-{key.hexdigest()[:32]}.so"
+    if path.exists():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        objects = _compile_all(compiler, flags, Path(temporary))
+        built = Path(temporary) / path.name
+        _command([*compiler, *flags, "-shared", "-o", str(built), *objects])
+        os.replace(built, path)
+    return path
+
+
+def _compile_all(compiler: Sequence[str], flags: tuple[str, ...], folder: Path) -> list[str]:
+    """Compile scalar.c and, for x86-64, the vector files this compiler knows the flags of."""
+    common = [*compiler, *FLAGS, "-fPIC", *flags, "-c"]
+    objects, macros = [], []
+    if platform.machine() in ("x86_64", "AMD64"):
+        for file, (macro, own) in VECTOR_FILES.items():
+            target = str(folder / f"{file}.o")
+            command = [*common, f"-D{macro}", *own, "-o", target, str(RUNTIME / file)]
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                objects.append(target)
+                macros.append(f"-D{macro}")
+    target = str(folder / "scalar.o")
+    _command([*common, *macros, "-o", target, str(RUNTIME / "scalar.c")])
+    return [target, *objects]
+
+
+def _command(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(
+            f"the C compiler failed (exit {done.returncode}): {shlex.join(command)}\n{done.stderr.strip()}\n"
+            "IntegerNet.run works without it, only slower."
+        )
+
+
+def _load() -> ctypes.CDLL:
+    return _library(tuple(find_compiler()), cache_folder())
+
+
+@cache
+def _library(compiler: tuple[str, ...], folder: Path) -> ctypes.CDLL:
+    """The runtime, loaded once for each compiler and cache."""
+    library = ctypes.CDLL(str(build(compiler, folder=folder)))
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    library.lehr_best_level.argtypes = []
+    library.lehr_memory.argtypes = [pointer, ctypes.c_int]
+    library.lehr_memory.restype = size
+    library.lehr_run_batch.argtypes = [pointer, pointer, size, pointer, ctypes.c_int, pointer, pointer]
+    library.lehr_run_batch.restype = None
+    return library
+
+
+def _net_struct(plan: Plan) -> _Net:
+    """The network as C structs. They point into the plan's arrays, which the engine keeps alive."""
+    layers = (_Layer * len(plan.layers))()
+    for struct, layer in zip(layers, plan.layers, strict=True):
+        for name in FIELDS:
+            value = getattr(layer, name)
+            setattr(struct, name, value.ctypes.data if isinstance(value, np.ndarray) else value)
+    net = _Net()
+    net.layers = ctypes.cast(layers, ctypes.POINTER(_Layer))
+    net.count = len(plan.layers)
+    for name in ("image_bytes", "value_bytes", "outputs", "scores", "logits", "scores_type", "logits_type"):
+        setattr(net, name, getattr(plan, name))
+    return net

@@ -1,0 +1,163 @@
+"""What torch does to an integer on its way to the next layer, and the integer thresholds that do the same.
+
+Between a sum s and the next multi-step function σ the trained network scales, adds a bias, normalises and clips, per
+channel and in float32. Each of these is a `Function`, and all of them are monotone, rounding included. So σ(f(s)) is
+a step function of the integer s, and the place of each step is found by bisection *with the very operations torch
+performs*: t_k = ceil((θ_k - shift) / |scale|) of the textbook is right too, until float32 rounds a near tie the other
+way; these thresholds agree with torch at every integer. A channel whose f falls has direction -1, one that is constant
+is constant.
+
+>>> relu = Function(torch.relu, clip=(0.0, float("inf")))
+>>> double = Function(lambda x: 2 * x, affine=(torch.full((1,), 2.0).double(), torch.zeros(1).double()))
+>>> thresholds(lambda x: (x >= 5).float(), (double, relu), torch.tensor([[0.5]]), low=-9, high=9, channels=1)
+(array([[3]]), array([1]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Floats are cut within these bounds: far beyond any activation, and BatchNorm of them does not overflow.
+_LARGEST_FLOAT = 2.0**100
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A monotone function of each channel: `call` takes and gives (n, channel) as torch would compute it in float32.
+
+    `affine` is (scale, shift) per channel in float64, and `clip` (low, high), if that is what the function is.
+    """
+
+    call: Callable[[Tensor], Tensor]
+    affine: tuple[Tensor, Tensor] | None = None
+    clip: tuple[float, float] | None = None
+
+    def flattened(self, size: int) -> Function:
+        """The same function after each channel has become `size` features."""
+
+        def call(x: Tensor) -> Tensor:
+            parts = x.reshape(len(x), -1, size).transpose(1, 2)  # (n, size, channel)
+            y = self.call(parts.reshape(-1, parts.shape[-1]))
+            return y.reshape(parts.shape).transpose(1, 2).reshape(x.shape)
+
+        affine = None
+        if self.affine is not None:
+            scale, shift = (a.repeat_interleave(size) for a in self.affine)
+            affine = (scale, shift)
+        return Function(call, affine, self.clip)
+
+
+def scaled(scale: Tensor, shift: Tensor) -> tuple[Function, ...]:
+    """scale * x + shift as a quantized layer computes it: float64 numbers per channel, float32 arithmetic."""
+    scale32, shift32 = scale.float(), shift.float()
+    if bool((shift == 0).all()):
+        return () if bool((scale == 1).all()) else (Function(lambda x: x * scale32, (scale, shift)),)
+    return (Function(lambda x: x * scale32 + shift32, (scale, shift)),)
+
+
+def divided(divisor: int, channels: int) -> Function:
+    """x / divisor: what is left of an average when its window has been summed."""
+    scale = torch.full((channels,), 1 / divisor, dtype=torch.float64)
+    return Function(lambda x: x / divisor, (scale, torch.zeros_like(scale)))
+
+
+def composed(functions: Sequence[Function], channels: int) -> tuple[Tensor, Tensor] | None:
+    """Scale and shift, float64 per channel, of all functions together; None if one of them is not affine."""
+    scale = torch.ones(channels, dtype=torch.float64)
+    shift = torch.zeros(channels, dtype=torch.float64)
+    for function in functions:
+        if function.affine is None:
+            return None
+        a, b = function.affine
+        scale, shift = scale * a, shift * a + b
+    return scale, shift
+
+
+def apply(functions: Sequence[Function], x: Tensor) -> Tensor:
+    """All functions, one after the other, on (n, channel)."""
+    for function in functions:
+        x = function.call(x)
+    return x
+
+
+def thresholds(
+    quantizer: Callable[[Tensor], Tensor],
+    functions: Sequence[Function],
+    cuts: Tensor,  # (K, channel) or (K, 1), float64: the quantizer's values reach level k where they are >= cuts[k - 1]
+    *,
+    low: int | None,
+    high: int | None,
+    channels: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Thresholds (channel, K) and directions of quantizer(functions(s)): level k is reached where direction * s >= t_k.
+
+    s is an integer in low..high; a step that lies outside is put at the nearer end, where it is always or never
+    reached. Without low and high s is a float32, and such thresholds are infinite. ValueError where a value is NaN.
+    """
+    is_float = low is None or high is None
+    first, last = (_key(-_LARGEST_FLOAT), _key(_LARGEST_FLOAT)) if low is None or high is None else (low, high)
+
+    def reached(keys: Tensor) -> Tensor:  # (n, channel) -> the quantizer's value, float64
+        return quantizer(apply(functions, _float(keys) if is_float else keys.float())).double()
+
+    start, end = reached(torch.tensor([[first], [last]]).expand(2, channels))
+    if bool((start.isnan() | end.isnan()).any()):
+        raise ValueError("its values are not numbers (NaN)")
+    direction = torch.where(end >= start, 1, -1)
+
+    # The smallest signed = direction * key that reaches each level; one past the end if none does.
+    shape = (len(cuts), channels)
+    smallest = torch.where(direction > 0, first, -last).expand(shape).clone()
+    largest = torch.where(direction > 0, last + 1, 1 - first).expand(shape).clone()
+    ends = smallest.clone(), largest.clone()
+    while bool((smallest < largest).any()):
+        # Where a search is over, its middle may be one past the end; what it finds there changes nothing.
+        middle = torch.minimum((smallest + largest) // 2, ends[1] - 1)
+        passed = reached(direction * middle) >= cuts
+        done = smallest >= largest
+        largest = torch.where(passed & ~done, middle, largest)
+        smallest = torch.where(passed | done, smallest, middle + 1)
+    if not is_float:
+        return smallest.T.contiguous().numpy(), direction.numpy()
+    cut = torch.where(smallest == ends[0], -torch.inf, torch.where(smallest == ends[1], torch.inf, _float(smallest)))
+    return cut.T.contiguous().numpy(), direction.numpy()
+
+
+def common_unit(values: np.ndarray, limit: int, tolerance: float = 0.0) -> tuple[float, np.ndarray] | None:
+    """The largest unit of which all values are integer multiples up to `limit`, and those integers.
+
+    The products must equal the values in float32, or miss them by at most `tolerance` times the largest. None if no
+    unit is found.
+
+    >>> common_unit(np.array([-0.5, 0.0, 0.25]), limit=127)
+    (0.25, array([-2,  0,  1]))
+    """
+    values = np.asarray(values, np.float32).astype(np.float64)
+    distinct = np.unique(values)
+    sizes = np.abs(distinct[distinct != 0])
+    if not np.isfinite(distinct).all():
+        return None
+    if not sizes.size:
+        return 1.0, np.zeros(values.shape, np.int64)
+    allowed = tolerance * sizes.max()
+    for divisor in range(1, int(limit * sizes.min() / sizes.max()) + 1):
+        integers = np.rint(distinct / (sizes.min() / divisor))
+        unit = float(integers @ distinct / (integers @ integers))  # the best fit: the smallest value alone is rounded
+        if (np.abs((integers * unit).astype(np.float32) - distinct) <= allowed).all():
+            return unit, np.rint(values / unit).astype(np.int64)
+    return None
+
+
+def _key(x: float) -> int:
+    """Floats in their order as integers: key(-x) = -key(x), and neighbours differ by 1."""
+    bits = int(np.float32(abs(x)).view(np.int32))
+    return bits if x >= 0 else -bits
+
+
+def _float(keys: Tensor) -> Tensor:
+    return keys.abs().to(torch.int32).view(torch.float32) * keys.sign()

@@ -1,0 +1,53 @@
+"""Images from files, as a network takes them: uint8 (channel, row, column), checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
+
+
+class ImageError(ValueError):
+    """An image file a network cannot take; the message says which, why and what would be right."""
+
+
+def image_files(paths: Iterable[Path]) -> Iterator[Path]:
+    """The files named, and the image files of the folders named, in order."""
+    for path in paths:
+        if path.is_dir():
+            found = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+            if not found:
+                raise ImageError(f"{path} holds no image file ({', '.join(sorted(SUFFIXES))})")
+            yield from found
+        else:
+            yield path
+
+
+def read_image(path: Path, shape: tuple[int, int, int], *, resize: bool = False) -> np.ndarray:
+    """The pixels of a PNG, JPEG, ... for a network that takes `shape` (channel, row, column), turned upright.
+
+    Colours become grey, and grey becomes colours, as the network asks; another size is an error unless `resize`.
+    """
+    channels, rows, columns = shape
+    if channels not in (1, 3):
+        raise ImageError(f"image files have 1 or 3 channels, this network takes {channels}")
+    try:
+        with Image.open(path) as opened:
+            image = ImageOps.exif_transpose(opened).convert("L" if channels == 1 else "RGB")
+    except FileNotFoundError:
+        raise ImageError(f"there is no file {path}") from None
+    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ImageError(f"{path} is no image that can be read: {error}") from error
+    if image.size != (columns, rows):
+        if not resize:
+            raise ImageError(
+                f"{path} has {image.width}x{image.height} pixels and this network takes {columns}x{rows}: "
+                f"resize it, or pass --resize"
+            )
+        image = image.resize((columns, rows), Image.Resampling.BILINEAR, reducing_gap=3.0)
+    pixels = np.asarray(image, dtype=np.uint8)
+    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))

@@ -1,0 +1,434 @@
+/* Integer sums on the tiles of AMX: any weights and values in int8. Compile this file alone with the flags in engine.py.
+ *
+ * Sums are a matrix product, (pixels, taps) x (taps, outputs), made for one block of output rows after the other; a block
+ * holds whole pool windows. Values between two such layers are interleaved, (row, column, channel). Usually tiles are
+ * loaded straight from a padded copy of the source, channels padded to 64: where output rows are not whole tiles of 16
+ * pixels, from one copy for each column of the kernel, shifted so that the rows of a tile follow each other. The 64 taps
+ * of a step are then 64 channels of one place in the kernel, and all places come before the next 64 channels.
+ * Layers with few channels or unfit strides make a panel instead, a line of taps (kernel row, kernel column, channel)
+ * for each pixel.
+ *
+ * Weights lie as (group, pair of tiles, 64 taps, tile of the pair, taps / 4, 16 outputs, 4 taps), padded with zeros: what
+ * the engine prepares when a network is loaded. Trits take two bits, trit + 1: byte i of a row of a tile holds its bytes
+ * i, i + 16, i + 32 and i + 48. They are expanded just before use, as reading them costs more than that. */
+#define _GNU_SOURCE /* syscall */
+#ifdef LEHR_HAVE_AMX
+
+#include "lehr.h"
+#include "sums.h"
+#include <cpuid.h>
+#include <immintrin.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    SIDE = 16,          /* pixels or outputs of a tile */
+    DEPTH = 64,         /* taps of a tile */
+    TILE = SIDE * DEPTH,
+    STRAIGHT_FROM = 16, /* channels: with fewer, padding to 64 would cost more than a panel */
+    PANEL_PIXELS = 64,  /* of a block, about; more would make a panel too large for the second cache, */
+    BLOCK_PIXELS = 256, /* fewer would have the weights read and expanded too often */
+    STEPS = 18          /* steps of 64 taps at a time, so that their tiles stay in the first cache */
+};
+
+static inline int32_t up(int32_t n, int32_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+typedef struct shape { /* of one group */
+    int straight;           /* load tiles from the padded source, not from a panel */
+    int32_t channels, deep; /* channels, and padded for loading straight */
+    int32_t taps, outs;     /* padded to whole tiles and pairs of tiles */
+    int32_t rows, pixels;   /* output rows of a block; its pixels, padded to pairs of tiles */
+    int32_t planes, plane_rows, plane_columns; /* copies of the padded source */
+} shape;
+
+static shape shape_of(const lehr_layer *layer)
+{
+    const int32_t places = layer->kernel_rows * layer->kernel_columns;
+    shape s;
+    s.channels = layer->channels / layer->groups;
+    s.straight = s.channels >= STRAIGHT_FROM && (layer->out_columns % SIDE == 0 || layer->stride_rows == 1);
+    s.deep = up(s.channels, DEPTH);
+    s.taps = s.straight ? s.deep * places : up(s.channels * places, DEPTH);
+    s.outs = up(layer->out_channels / layer->groups, 2 * SIDE);
+    const int32_t most = s.straight ? BLOCK_PIXELS : PANEL_PIXELS;
+    const int32_t fit = most / layer->out_columns / layer->pool_rows * layer->pool_rows;
+    const int32_t whole = layer->out_rows / layer->pool_rows * layer->pool_rows;
+    s.rows = fit > whole ? whole : fit > 0 ? fit : layer->pool_rows;
+    s.pixels = up(s.rows * layer->out_columns, 2 * SIDE);
+    s.planes = layer->out_columns % SIDE == 0 ? 1 : layer->kernel_columns;
+    s.plane_rows = (layer->out_rows - 1) * layer->stride_rows + (layer->kernel_rows - 1) * layer->dilation_rows + 1;
+    s.plane_columns = layer->out_columns;
+    if (s.planes == 1)
+        s.plane_columns = (layer->out_columns - 1) * layer->stride_columns +
+                          (layer->kernel_columns - 1) * layer->dilation_columns + 1;
+    return s;
+}
+
+/* (channel, pixel) to (pixel, channel). */
+static void interleave(const lehr_layer *layer, const int8_t *source, int8_t *to)
+{
+    const size_t pixels = (size_t)layer->rows * (size_t)layer->columns, channels = (size_t)layer->channels;
+    for (size_t c = 0; c < channels; c++)
+        for (size_t i = 0; i < pixels; i++)
+            to[i * channels + c] = source[c * pixels + i];
+}
+
+/* A few bytes or many: the calls for a few would cost more than the bytes. */
+static inline void copy(int8_t *to, const int8_t *from, size_t n)
+{
+    if (n > 16) {
+        memcpy(to, from, n);
+    } else if (n >= 8) { /* two words that may overlap */
+        memcpy(to, from, 8);
+        memcpy(to + n - 8, from + n - 8, 8);
+    } else {
+        for (size_t i = 0; i < n; i++)
+            to[i] = from[i];
+    }
+}
+
+/* The source of a group with its padding as planes, (row, column, channel), channels padded to `deep`. */
+static void pad(const lehr_layer *layer, const shape *s, const int8_t *source, int8_t *to)
+{
+    const size_t n = (size_t)s->channels, deep = (size_t)s->deep, channels = (size_t)layer->channels;
+    const int32_t stride = s->planes > 1 ? layer->stride_columns : 1;
+    for (int32_t plane = 0; plane < s->planes; plane++) {
+        const int32_t left = plane * layer->dilation_columns - layer->padding_columns;
+        int32_t first = 0, end = 0; /* columns of the plane that lie inside the source */
+        for (int32_t x = 0; x < s->plane_columns; x++) {
+            first += x * stride + left < 0;
+            end += x * stride + left < layer->columns;
+        }
+        first = first < end ? first : end;
+        for (int32_t y = 0; y < s->plane_rows; y++, to += (size_t)s->plane_columns * deep) {
+            const int32_t row = y - layer->padding_rows;
+            if (row < 0 || row >= layer->rows) {
+                memset(to, 0, (size_t)s->plane_columns * deep);
+                continue;
+            }
+            const int8_t *from = source + (ptrdiff_t)(row * layer->columns + first * stride + left) * (ptrdiff_t)channels;
+            memset(to, 0, (size_t)first * deep);
+            memset(to + (size_t)end * deep, 0, (size_t)(s->plane_columns - end) * deep);
+            if (n == deep && n == channels && stride == 1) {
+                memcpy(to + (size_t)first * deep, from, (size_t)(end - first) * deep);
+                continue;
+            }
+            for (int32_t x = first; x < end; x++, from += (size_t)stride * channels) {
+                memcpy(to + (size_t)x * deep, from, n);
+                memset(to + (size_t)x * deep + n, 0, deep - n);
+            }
+        }
+    }
+}
+
+/* The taps of one output pixel, without those that pad. */
+static void fill_line(const lehr_layer *layer, const shape *s, const int8_t *source, int32_t y, int32_t x, int8_t *to)
+{
+    const int32_t left = x * layer->stride_columns - layer->padding_columns, width = layer->kernel_columns;
+    const size_t n = (size_t)s->channels;
+    const int whole = layer->groups == 1 && layer->dilation_columns == 1 && left >= 0 && left + width <= layer->columns;
+    for (int32_t ky = 0; ky < layer->kernel_rows; ky++) {
+        const int32_t row = y * layer->stride_rows + ky * layer->dilation_rows - layer->padding_rows;
+        const int8_t *line = source + (ptrdiff_t)row * layer->columns * layer->channels;
+        if (row < 0 || row >= layer->rows) {
+            memset(to, 0, (size_t)width * n);
+            to += (size_t)width * n;
+        } else if (whole) {
+            copy(to, line + (size_t)left * n, (size_t)width * n);
+            to += (size_t)width * n;
+        } else {
+            for (int32_t kx = 0; kx < width; kx++, to += n) {
+                const int32_t column = left + kx * layer->dilation_columns;
+                if (column < 0 || column >= layer->columns)
+                    memset(to, 0, n);
+                else
+                    copy(to, line + (size_t)column * (size_t)layer->channels, n);
+            }
+        }
+    }
+}
+
+/* What a block multiplies: where the 16 lines of a tile start, how far they lie apart, and where the next 64 taps are. */
+typedef struct operand {
+    const int8_t *base;
+    size_t line;
+    const uint32_t *offsets; /* of each step */
+} operand;
+
+static const int8_t *tile_of(const lehr_layer *layer, const shape *s, const operand *a, int32_t top, int32_t pixel)
+{
+    if (!s->straight)
+        return a->base + (size_t)pixel * a->line;
+    const int32_t y = top + pixel / layer->out_columns, x = pixel % layer->out_columns;
+    if (y >= layer->out_rows) /* a padding tile: any will do */
+        return a->base;
+    const size_t row = (size_t)(y * layer->stride_rows) * (size_t)s->plane_columns;
+    return a->base + row * (size_t)s->deep + (size_t)x * a->line;
+}
+
+/* 32 pixels x 32 outputs, `steps` steps of 64 taps, added to `sums` unless `fresh`. */
+static void multiply(const int8_t *upper, const int8_t *lower, size_t line, const uint32_t *offsets,
+                     const int8_t *weights, int32_t steps, int fresh, int32_t *sums, size_t stride)
+{
+    int32_t *const below = sums + SIDE * stride;
+    const size_t bytes = stride * sizeof *sums;
+    if (fresh) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    } else {
+        _tile_loadd(0, sums, bytes);
+        _tile_loadd(1, sums + SIDE, bytes);
+        _tile_loadd(2, below, bytes);
+        _tile_loadd(3, below + SIDE, bytes);
+    }
+    for (int32_t i = 0; i < steps; i++, weights += 2 * TILE) {
+        _tile_loadd(4, upper + offsets[i], line);
+        _tile_loadd(5, lower + offsets[i], line);
+        _tile_loadd(6, weights, DEPTH);
+        _tile_loadd(7, weights + TILE, DEPTH);
+        _tile_dpbssd(0, 4, 6);
+        _tile_dpbssd(1, 4, 7);
+        _tile_dpbssd(2, 5, 6);
+        _tile_dpbssd(3, 5, 7);
+    }
+    _tile_stored(0, sums, bytes);
+    _tile_stored(1, sums + SIDE, bytes);
+    _tile_stored(2, below, bytes);
+    _tile_stored(3, below + SIDE, bytes);
+}
+
+/* Trits of whole tiles as int8; meanwhile the next ones, as many, are fetched. */
+static void expand(const uint8_t *packed, size_t rows, int8_t *to)
+{
+    const __m512i shifts = _mm512_set_epi64(6, 6, 4, 4, 2, 2, 0, 0), field = _mm512_set1_epi8(3), one = _mm512_set1_epi8(1);
+    const uint8_t *next = packed + rows * SIDE;
+    for (size_t row = 0; row < rows; row++, packed += SIDE, next += SIDE, to += DEPTH) {
+        const __m512i four = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)packed));
+        const __m512i digits = _mm512_and_si512(_mm512_srlv_epi64(four, shifts), field);
+        _mm512_storeu_si512(to, _mm512_sub_epi8(digits, one));
+        if (row % 4 == 0)
+            _mm_prefetch((const char *)next, _MM_HINT_T0);
+    }
+}
+
+/* All sums of a block: (pixel, output). `trits` has room for STEPS pairs of tiles, or is NULL for int8 weights. */
+static void multiply_block(const lehr_layer *layer, const shape *s, const operand *a, int32_t top, const uint8_t *weights,
+                           int8_t *trits, int32_t *sums)
+{
+    const int32_t steps = s->taps / DEPTH;
+    for (int32_t first = 0; first < steps; first += STEPS) {
+        const int32_t count = steps - first < STEPS ? steps - first : STEPS;
+        for (int32_t out = 0; out < s->outs; out += 2 * SIDE) {
+            const size_t at = ((size_t)out / (2 * SIDE) * (size_t)steps + (size_t)first) * 2 * TILE;
+            const int8_t *pair = trits != NULL ? trits : (const int8_t *)weights + at;
+            if (trits != NULL)
+                expand(weights + at / 4, (size_t)count * 2 * SIDE, trits);
+            for (int32_t pixel = 0; pixel < s->pixels; pixel += 2 * SIDE)
+                multiply(tile_of(layer, s, a, top, pixel), tile_of(layer, s, a, top, pixel + SIDE), a->line,
+                         a->offsets + first, pair, count, first == 0, sums + (size_t)pixel * (size_t)s->outs + out,
+                         (size_t)s->outs);
+        }
+    }
+}
+
+/* Thresholds and levels of all outputs of one pixel. `cuts` holds (step, output), `directions` +1 or -1. */
+static void cut_line(const lehr_layer *layer, int32_t outs, const int32_t *restrict sums, const int32_t *restrict cuts,
+                     const int32_t *restrict directions, int32_t *restrict values)
+{
+    for (int32_t i = 0; i < outs; i++)
+        values[i] = 0;
+    for (int32_t k = 0; k < layer->steps; k++, cuts += outs)
+        for (int32_t i = 0; i < outs; i++)
+            values[i] += directions[i] * sums[i] >= cuts[i];
+    for (int32_t i = 0; i < outs; i++)
+        values[i] = layer->levels[values[i]];
+}
+
+/* The same for three neighbouring levels in int8, the usual case, in one pass. */
+static void cut_ternary(int32_t outs, const int32_t *restrict sums, const int32_t *restrict cuts,
+                        const int32_t *restrict directions, int32_t lowest, int8_t *restrict to)
+{
+    const int32_t *restrict second = cuts + outs;
+    for (int32_t i = 0; i < outs; i++) {
+        const int32_t sum = directions[i] * sums[i];
+        to[i] = (int8_t)(lowest + (sum >= cuts[i]) + (sum >= second[i]));
+    }
+}
+
+/* Pool, thresholds and levels for one block of a group. */
+static void finish(const lehr_layer *layer, const shape *s, int32_t group, int32_t top, int32_t rows, int32_t *sums,
+                   const int32_t *cuts, const int32_t *directions, int32_t *values, void *target)
+{
+    const int32_t outs = layer->out_channels / layer->groups, columns = layer->out_columns;
+    const int32_t pooled_rows = layer->out_rows / layer->pool_rows, pooled_columns = columns / layer->pool_columns;
+    const size_t pixels = (size_t)pooled_rows * (size_t)pooled_columns;
+    const int16_t *levels = layer->levels;
+    const int ternary = layer->steps == 2 && layer->target_interleaved && levels[1] == levels[0] + 1 &&
+                        levels[2] == levels[0] + 2;
+    for (int32_t y = 0; y < rows; y += layer->pool_rows)
+        for (int32_t x = 0; x < pooled_columns; x++) {
+            int32_t *most = sums + (size_t)(y * columns + x * layer->pool_columns) * (size_t)s->outs;
+            for (int32_t part = 1; part < layer->pool_rows * layer->pool_columns; part++) {
+                const int32_t below = part / layer->pool_columns, right = part % layer->pool_columns;
+                const int32_t *other = most + (size_t)(below * columns + right) * (size_t)s->outs;
+                for (int32_t i = 0; i < outs; i++)
+                    most[i] = other[i] > most[i] ? other[i] : most[i];
+            }
+            const size_t pixel = (size_t)((top + y) / layer->pool_rows) * (size_t)pooled_columns + (size_t)x;
+            int8_t *line = (int8_t *)target + pixel * (size_t)layer->out_channels + (size_t)(group * outs);
+            if (ternary) {
+                cut_ternary(outs, most, cuts, directions, levels[0], line);
+                continue;
+            }
+            if (layer->steps > 0) {
+                cut_line(layer, outs, most, cuts, directions, values);
+                most = values;
+            }
+            for (int32_t i = 0; i < outs; i++)
+                if (layer->target_interleaved)
+                    line[i] = (int8_t)most[i];
+                else
+                    lehr_store(layer->target_type, target, (size_t)(group * outs + i) * pixels + pixel, most[i]);
+        }
+}
+
+typedef struct areas { /* offsets in scratch, in bytes */
+    size_t values, operand, offsets, trits, sums, cuts, directions, codes, total;
+} areas;
+
+static areas areas_of(const lehr_layer *layer)
+{
+    const shape s = shape_of(layer);
+    const size_t outs = (size_t)(layer->out_channels / layer->groups), word = sizeof(int32_t);
+    const size_t elements = (size_t)layer->channels * (size_t)layer->rows * (size_t)layer->columns;
+    const size_t plane = (size_t)s.plane_rows * (size_t)s.plane_columns; /* its last tile may reach 15 pixels further */
+    const size_t padded = ((size_t)s.planes * plane + SIDE) * (size_t)s.deep;
+    areas a;
+    a.values = 0;
+    a.operand = a.values + (layer->source_interleaved ? 0 : (elements + 63) / 64 * 64);
+    a.trits = a.operand + (s.straight ? padded : (size_t)s.pixels * (size_t)s.taps);
+    a.sums = a.trits + (layer->kernel == LEHR_TRITS ? STEPS * 2 * TILE : 0);
+    a.offsets = a.sums + (size_t)s.pixels * (size_t)s.outs * word;
+    a.cuts = a.offsets + (size_t)(s.taps / DEPTH) * word;
+    a.directions = a.cuts + (size_t)layer->steps * outs * word;
+    a.codes = a.directions + outs * word;
+    a.total = a.codes + outs * word;
+    return a;
+}
+
+/* Where each step of 64 taps starts, seen from a tile's first line. */
+static void find_steps(const lehr_layer *layer, const shape *s, uint32_t *offsets)
+{
+    const int32_t places = layer->kernel_rows * layer->kernel_columns;
+    for (int32_t i = 0; i < s->taps / DEPTH; i++) {
+        const int32_t place = i % places, ky = place / layer->kernel_columns, kx = place % layer->kernel_columns;
+        const int32_t right = s->planes > 1 ? kx * s->plane_rows * s->plane_columns : kx * layer->dilation_columns;
+        const int32_t pixel = ky * layer->dilation_rows * s->plane_columns + right;
+        offsets[i] = s->straight ? (uint32_t)(pixel * s->deep + i / places * DEPTH) : (uint32_t)(i * DEPTH);
+    }
+}
+
+void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, void *scratch)
+{
+    const shape s = shape_of(layer);
+    const areas a = areas_of(layer);
+    uint8_t *const base = scratch;
+    int8_t *const taps = (int8_t *)base + a.operand;
+    int8_t *const trits = layer->kernel == LEHR_TRITS ? (int8_t *)base + a.trits : NULL;
+    int32_t *sums = (int32_t *)(void *)(base + a.sums), *cuts = (int32_t *)(void *)(base + a.cuts);
+    int32_t *directions = (int32_t *)(void *)(base + a.directions), *codes = (int32_t *)(void *)(base + a.codes);
+    uint32_t *offsets = (uint32_t *)(void *)(base + a.offsets);
+    const int32_t apart = s.planes > 1 ? s.deep : s.deep * layer->stride_columns;
+    const operand lines = {taps, (size_t)(s.straight ? apart : s.taps), offsets};
+    const int32_t outs = layer->out_channels / layer->groups, columns = layer->out_columns;
+    const int32_t last = layer->out_rows / layer->pool_rows * layer->pool_rows;
+    const int32_t *thresholds = layer->thresholds;
+    const int8_t *values = source;
+    const uint8_t *weights = layer->weights;
+    const size_t weight_bytes = (size_t)s.taps * (size_t)s.outs / (trits != NULL ? 4 : 1);
+    struct {
+        uint8_t palette, start, reserved[14];
+        uint16_t bytes[16]; /* of a row */
+        uint8_t rows[16];
+    } tiles = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+
+    if (!layer->source_interleaved) {
+        values = (const int8_t *)base + a.values;
+        interleave(layer, source, (int8_t *)base + a.values);
+    }
+    find_steps(layer, &s, offsets);
+    if (!s.straight)
+        memset(taps, 0, (size_t)s.pixels * (size_t)s.taps);
+    _tile_loadconfig(&tiles);
+    for (int32_t group = 0; group < layer->groups; group++, weights += weight_bytes, values += s.channels) {
+        for (int32_t i = 0; i < outs && layer->steps > 0; i++) {
+            directions[i] = layer->directions[group * outs + i];
+            for (int32_t k = 0; k < layer->steps; k++)
+                cuts[k * outs + i] = thresholds[(group * outs + i) * layer->steps + k];
+        }
+        if (s.straight)
+            pad(layer, &s, values, taps);
+        for (int32_t top = 0; top < last; top += s.rows) {
+            const int32_t rows = last - top < s.rows ? last - top : s.rows;
+            for (int32_t y = 0; y < rows && !s.straight; y++)
+                for (int32_t x = 0; x < columns; x++)
+                    fill_line(layer, &s, values, top + y, x, taps + (size_t)(y * columns + x) * (size_t)s.taps);
+            multiply_block(layer, &s, &lines, top, weights, trits, sums);
+            finish(layer, &s, group, top, rows, sums, cuts, directions, codes, target);
+        }
+    }
+    _tile_release();
+}
+
+size_t lehr_amx_scratch(const lehr_layer *layer)
+{
+    return areas_of(layer).total;
+}
+
+/* Bit-planes (bits.h) by counting whole vectors: compilers turn this loop into vpopcntq. */
+void lehr_amx_bits(const lehr_layer *layer, const void *source, void *target, void *scratch)
+{
+    const size_t words = ((size_t)layer->channels + 31) / 32, pairs = words / 2;
+    const uint32_t *weights = layer->weights, *values = scratch;
+    lehr_bit_planes(source, (size_t)layer->channels, scratch);
+    for (int32_t out = 0; out < layer->out_channels; out++, weights += 2 * words) {
+        int64_t both = 0, differ = 0;
+        for (size_t i = 0; i < 2 * words; i += 16) /* the line after next, as they are long and far away */
+            _mm_prefetch((const char *)(weights + 4 * words + i), _MM_HINT_T0);
+        for (size_t i = 0; i < pairs; i++) {
+            uint64_t value[2], weight[2];
+            memcpy(&value[0], values + 2 * i, 8);
+            memcpy(&value[1], values + words + 2 * i, 8);
+            memcpy(&weight[0], weights + 2 * i, 8);
+            memcpy(&weight[1], weights + words + 2 * i, 8);
+            both += __builtin_popcountll(value[0] & weight[0]);
+            differ += __builtin_popcountll((value[1] ^ weight[1]) & value[0] & weight[0]);
+        }
+        if (words % 2) {
+            const uint32_t last = values[words - 1] & weights[words - 1];
+            both += __builtin_popcount(last);
+            differ += __builtin_popcount((values[2 * words - 1] ^ weights[2 * words - 1]) & last);
+        }
+        const int32_t sum = (int32_t)(both - 2 * differ);
+        lehr_finish_int(layer, out, &sum, 1, target, (size_t)out);
+    }
+}
+
+int lehr_amx_usable(void)
+{
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* arch_prctl: Linux grants tiles on demand */
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & 1u << 24) || !(d & 1u << 25) || !(c & 1u << 14))
+        return 0; /* tiles, int8 tiles, vector population count */
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
+#else
+typedef int lehr_without_amx; /* C99 wants a declaration in every file */
+#endif

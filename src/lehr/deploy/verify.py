@@ -1,0 +1,82 @@
+"""Check that the same network gives the same answers everywhere: torch, the reference run, C, ONNX.
+
+for check in verify(model, net, images):
+    print(check)        # "reference run: 364 images, 0 classes and 0 logits differ from torch"
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lehr.deploy.engine import compile
+from lehr.deploy.integer_net import IntegerNet
+from lehr.deploy.plan import LEVELS
+
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Check:
+    """How many of `images` got another class, and how many any other logit, than `reference` gave."""
+
+    backend: str
+    reference: str
+    images: int
+    classes: int
+    logits: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether every image got the same class."""
+        return self.classes == 0
+
+    def __str__(self) -> str:
+        found = f"{self.images} images, {self.classes} classes and {self.logits} logits differ from {self.reference}"
+        return f"{self.backend}: {found}"
+
+
+@torch.inference_mode()
+def verify(model: nn.Module, net: IntegerNet, images: Tensor) -> Iterator[Check]:
+    """The reference run against the trained `model` (in eval mode), then every backend here against the reference run.
+
+    The model's logits are floats, so the reference run may differ from them in the last bits, never in the class;
+    the backends must equal the reference run bit for bit.
+    """
+    expected = _over(lambda x: model(x).float().numpy(), images)
+    reference = _over(lambda x: net.run(x.numpy()), images)
+    yield _compared("reference run", "torch", reference, expected)
+    for level in LEVELS[: LEVELS.index(compile(net).level) + 1]:
+        engine = compile(net, kernels=level)
+        yield _compared(f"C, {level}", "the reference run", _over(lambda x, e=engine: e(x.numpy()), images), reference)
+    if importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx"):
+        yield _compared("ONNX, onnxruntime", "the reference run", _over(_onnx(net), images), reference)
+
+
+def _over(run: Callable[[Tensor], np.ndarray], images: Tensor) -> np.ndarray:
+    return np.concatenate([run(batch) for batch in images.split(_BATCH)])
+
+
+def _compared(backend: str, reference: str, found: np.ndarray, expected: np.ndarray) -> Check:
+    classes = int((found.argmax(1) != expected.argmax(1)).sum())
+    return Check(backend, reference, len(found), classes, int((found != expected).any(1).sum()))
+
+
+def _onnx(net: IntegerNet) -> Callable[[Tensor], np.ndarray]:
+    import onnxruntime
+
+    from lehr.deploy.to_onnx import to_onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        to_onnx(net, path)
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda x: np.asarray(session.run(None, {name: x.numpy()})[0])

@@ -1,0 +1,63 @@
+"""`lehr approximate`: a formula typed by a user becomes quantized networks, a table of their errors, and a picture.
+
+>>> print(approximate_formula("sin(3*x0)*x1", epsilon=0.2))
+sin(3*x0)*x1 on [0, 1]^2, Lipschitz constant 3.00009 (certified by interval arithmetic)
+epsilon  n   N     bound    measured
+1.6      6   36    0.3536   0.2526
+0.8      11  121   0.1929   0.1406
+0.4      22  484   0.09643  0.07103
+0.2      43  1849  0.04933  0.03657
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from lehr.approximation import approximate, size, sup_error
+from lehr.expression import parse
+from lehr.table import table
+
+_COARSER = (8, 4, 2, 1)  # the rows: how the error falls on the way to the epsilon asked for
+_LABEL = 30  # characters that fit above a panel
+
+
+def approximate_formula(
+    formula: str,
+    *,
+    epsilon: float,
+    side: float = 1.0,
+    lipschitz: float | None = None,
+    tight: bool = False,
+    out: Path | None = None,
+    formats: Sequence[str] = ("svg", "pdf", "png"),
+) -> str:
+    """The table of the networks of Theorem 1 for `formula` on [0, side]^n0, down to the one within `epsilon`.
+
+    Without `lipschitz` a constant is certified by interval arithmetic. With `out`, the last network is drawn there, as
+    out.svg, out.pdf and out.png, beside the function and the error.
+    """
+    f = parse(formula)
+    constant = f.lipschitz(side) if lipschitz is None else lipschitz
+    known = {"lipschitz": constant, "side": side, "dimension": f.dimension, "tight": tight, "dtype": torch.float64}
+    size(**known, epsilon=epsilon)  # complains before the coarser ones are built
+    net, rows = None, []
+    for factor in _COARSER:
+        net = approximate(f, **known, epsilon=factor * epsilon)
+        measured = f"{sup_error(net, f):.4g}"
+        rows.append((f"{factor * epsilon:.4g}", str(net.n), str(net.N), f"{net.bound:.4g}", measured))
+    assert net is not None
+    origin = "certified by interval arithmetic" if lipschitz is None else "as given"
+    lines = [
+        f"{f} on [0, {side:g}]^{f.dimension}, Lipschitz constant {constant:.6g} ({origin})",
+        table(("epsilon", "n", "N", "bound", "measured"), rows),
+    ]
+    if out is not None:
+        from lehr.report.figures import approximation  # matplotlib is slow to load and not always wanted
+        from lehr.report.style import save
+
+        label = f.text if len(f.text) <= _LABEL else f"{f.text[: _LABEL - 1]}…"
+        lines += [f"drawn: {path}" for path in save(approximation(f, net, label), out, formats)]
+    return "\n".join(lines)

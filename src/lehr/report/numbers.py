@@ -1,0 +1,47 @@
+"""Numbers as they are read: shares, times, sizes, levels."""
+
+from __future__ import annotations
+
+import math
+
+
+def percent(share: float | None) -> str:
+    """A share as it is read.
+
+    >>> percent(0.98352), percent(None)
+    ('98.35 %', 'not yet')
+    """
+    return "not yet" if share is None else f"{100 * share:.2f} %"
+
+
+def duration(seconds: float | None) -> str:
+    """A time in its two largest units.
+
+    >>> duration(10.72), duration(723.2), duration(12000)
+    ('10.7 s', '12 min 3 s', '3 h 20 min')
+    """
+    if seconds is None:
+        return "not yet"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(count: float) -> str:
+    """A number of bytes to three digits.
+
+    >>> size(812), size(16560), size(3_520_000)
+    ('812 B', '16.6 kB', '3.52 MB')
+    """
+    power = min(max(0, math.floor(math.log10(max(count, 1)) / 3 + 1e-9)), 3)
+    return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB')[power]}"
+
+
+def level_name(level: float) -> str:
+    """A level, with a minus sign rather than a hyphen.
+
+    >>> level_name(-1.0), level_name(0.25)
+    ('−1', '0.25')
+    """
+    return f"{level:g}".replace("-", "−")

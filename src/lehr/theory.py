@@ -1,0 +1,196 @@
+"""What Theorems 2 and 3 say of a multi-step function under noise, and of a network of them, in numbers.
+
+Theorem 2: E[σ(x + ν)] is as smooth as the density f of the noise allows (`regularity`)::
+
+    no density (Dirac)                 a step function, not continuous
+    f of bounded variation (Uniform)   Lipschitz; the derivative Σ_k δq_k f(x - θ_k) jumps where f does
+    f weakly differentiable (others)   continuously differentiable
+
+and its Lipschitz constant is at most (q_K - q_0) |Df|(ℝ)/2. (The paper prints E[Dσ_ν] in (iii): it is E[σ_ν] that is
+Lipschitz. Under uniform noise E[Dσ_ν] is not even continuous.)
+
+Theorem 3: composed layer by layer, expectations converge to the quantized network as the noise collapses
+(`collapse`), for layers that are continuous, which multi-step functions are not. What remains true: where no argument
+of any quantizer lies on a threshold the convergence holds, and under noise of bounded width the limit is reached while
+the noise is still there, as soon as it reaches over no threshold any more (`margin`). On a threshold every symmetric
+noise tends to the middle of the jump (`limit`), not to the upper level that H(0) = 1 picks.
+
+>>> import torch, lehr
+>>> regularity(lehr.MultiStep.ternary(), lehr.Uniform.half_width(0.25))
+Regularity(continuous=True, differentiable=False, lipschitz=2.0, lipschitz_bound=4.0, slope_jump=2.0)
+>>> limit(lehr.MultiStep.ternary(), torch.tensor([0.4, 0.5, 0.6]))
+tensor([0.0000, 0.5000, 1.0000])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lehr.expectation import Mode, expected_slope, lipschitz
+from lehr.layers import Quantizer
+from lehr.multistep import MultiStep
+from lehr.noise import Noise, Uniform
+
+
+@dataclass(frozen=True)
+class Regularity:
+    """How smooth x -> E[σ(x + ν)] is: `lipschitz` is its constant, `lipschitz_bound` what Theorem 2 (iii) gives."""
+
+    continuous: bool
+    differentiable: bool
+    lipschitz: float
+    lipschitz_bound: float
+    slope_jump: float
+
+
+def regularity(step: MultiStep, noise: Noise) -> Regularity:
+    """Theorem 2 for one of the noises of `lehr.noise`; infinities stand where there is no noise."""
+    if float(noise.std) == 0:
+        return Regularity(False, False, math.inf, math.inf, math.inf)
+    jump = slope_jump(step, noise)
+    bound = (step.levels[-1] - step.levels[0]) * total_variation(noise) / 2
+    return Regularity(True, jump == 0, lipschitz(step, noise), bound, jump)
+
+
+def derivative(step: MultiStep, noise: Noise, x: Tensor) -> Tensor:
+    """d/dx E[σ(x + ν)] = Σ_k δq_k f(x - θ_k), Theorem 2 (ii); 0 without noise."""
+    if float(noise.std) == 0:
+        return torch.zeros_like(x)
+    return expected_slope(x + noise.mean, step, type(noise), noise.width(noise.std))
+
+
+def total_variation(noise: Noise) -> float:
+    """|Df|(ℝ): a density that rises to its peak at the mean and falls again varies by twice the peak."""
+    if float(noise.std) == 0:
+        return math.inf
+    return 2 * float(noise.pdf(torch.tensor(float(noise.mean), dtype=torch.float64)))
+
+
+def slope_jump(step: MultiStep, noise: Noise) -> float:
+    """The largest jump of the derivative: 0 where it is continuous, as under every noise but the uniform one.
+
+    Under uniform noise of half-width w the slope rises by δq_k/2w at θ_k - w and falls by it at θ_k + w; where one
+    window ends as another begins, the two make up for each other.
+    """
+    if float(noise.std) == 0:
+        return math.inf
+    if not isinstance(noise, Uniform):
+        return 0.0
+    width = float(noise.width(float(noise.std)))
+    ends = [
+        (t + s * width, -s * q / (2 * width)) for t, q in zip(step.thresholds, step.jumps, strict=True) for s in (-1, 1)
+    ]
+    ends.sort()
+    jumps, place = [0.0], ends[0][0]
+    for end, change in ends:
+        if end - place > 1e-6 * width:  # farther apart than rounding explains
+            jumps.append(0.0)
+        jumps[-1] += change
+        place = end
+    return max(map(abs, jumps))
+
+
+def limit(step: MultiStep, x: Tensor) -> Tensor:
+    """lim E[σ(x + ν)] as a symmetric noise collapses: σ(x), but the middle of the jump where x is a threshold."""
+    y = step(x)
+    for threshold, (below, above) in zip(step.thresholds, itertools.pairwise(step.levels), strict=True):
+        y = torch.where(x == threshold, (below + above) / 2, y)
+    return y
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """How far the network of expectations is from the quantized network, at each std.
+
+    `largest` and `mean` are over all outputs and inputs; `agreement` is the share of inputs of the same class.
+    """
+
+    stds: tuple[float, ...]
+    largest: tuple[float, ...]
+    mean: tuple[float, ...]
+    agreement: tuple[float, ...]
+
+
+def collapse(model: nn.Module, x: Tensor, kind: type[Noise], stds: Sequence[float]) -> Collapse:
+    """Theorem 3, measured: `model` with every quantizer under noise of each std, against the model without noise.
+
+    The noise is that of inference as Algorithm 1 does it, an expectation at each layer (weights and activations). The
+    model comes back as it was.
+    """
+    largest, mean, agreement = [], [], []
+    with torch.no_grad(), _evaluating(model):
+        hard = model(x)
+        for std in stds:
+            with _under(model, kind(std)):
+                soft = model(x)
+            gap = (soft - hard).abs()
+            largest.append(gap.max().item())
+            mean.append(gap.mean().item())
+            agreement.append((soft.argmax(-1) == hard.argmax(-1)).double().mean().item())
+    return Collapse(tuple(stds), tuple(largest), tuple(mean), tuple(agreement))
+
+
+def margin(model: nn.Module, x: Tensor) -> float:
+    """The least distance, in units of the scale, of any quantizer's argument from a threshold, at the inputs `x`.
+
+    Noise of no greater half-width changes no bit of the output.
+    """
+    least = math.inf
+
+    def look(quantizer: nn.Module, arguments: tuple[Tensor]) -> None:
+        nonlocal least
+        assert isinstance(quantizer, Quantizer)
+        u = arguments[0] if quantizer.scale is None else arguments[0] / quantizer.scale
+        for threshold in quantizer.step.thresholds:
+            least = min(least, (u - threshold).abs().min().item())
+
+    hooks = [quantizer.register_forward_pre_hook(look) for quantizer in _quantizers(model)]
+    try:
+        with torch.no_grad(), _evaluating(model):
+            model(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return least
+
+
+def _quantizers(model: nn.Module) -> list[Quantizer]:
+    found = [module for module in model.modules() if isinstance(module, Quantizer)]
+    if not found:
+        raise ValueError(f"this {type(model).__name__} has no quantizer: convert it with lehr.quantize_ first")
+    return found
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+@contextlib.contextmanager
+def _under(model: nn.Module, noise: Noise) -> Iterator[None]:
+    """Every quantizer, and nothing else, as in training under this forward noise."""
+    quantizers = _quantizers(model)
+    before: list[tuple[type[Noise], Tensor, Tensor | None, Mode]]
+    before = [(q.forward_kind, q.forward_std, q.forward_mean, q.mode) for q in quantizers]
+    try:
+        for q in quantizers:
+            q.training, q.mode = True, "expectation"
+            q.forward_kind, q.forward_mean = type(noise), None
+            q.forward_std = torch.full_like(q.forward_std, float(noise.std))
+        yield
+    finally:
+        for q, (kind, std, mean, mode) in zip(quantizers, before, strict=True):
+            q.training, q.mode, q.forward_kind, q.forward_std, q.forward_mean = False, mode, kind, std, mean

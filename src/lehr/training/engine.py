@@ -1,0 +1,233 @@
+"""Train a recipe into a run folder, or go on with one that was interrupted.
+
+results = train(recipe, path)       # from nothing, or from a full-precision run (recipe.start)
+results = resume(path)              # goes on bit for bit, as if it had never stopped
+
+Both take `splits`, images of your own in place of the recipe's data set, and `callbacks` of Lightning to add to lehr's.
+With several processes each of them calls these; the first writes, and what the others get back is None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import platform
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import nn
+
+import lehr
+from lehr.annealing import layers_of
+from lehr.batchnorm import reestimate_
+from lehr.data import Splits
+from lehr.training.annealing import NoiseAnnealing
+from lehr.training.errors import Diverged, Interrupted, RunWarning
+from lehr.training.folder import RunFolder, save_checkpoint, write_json
+from lehr.training.interruption import StopAtOnce
+from lehr.training.loaders import Loaders
+from lehr.training.measures import level_codes, level_shares, noise, noisy_quantizers
+from lehr.training.progress import Bar
+from lehr.training.recipe import Recipe
+from lehr.training.recipes import dump, read
+from lehr.training.record import Record
+from lehr.training.run import Images, build, load_data
+from lehr.training.task import Task
+
+_BATCHNORM_BATCH = 256  # images
+
+Results = dict[str, Any]
+
+
+def train(
+    recipe: Recipe, path: Path, *, splits: Splits | None = None, callbacks: Sequence[L.Callback] = ()
+) -> Results | None:
+    """Train from the beginning; `path` must not hold a run yet. Returns what results.json holds."""
+    folder = RunFolder.unused(path) if is_main_process() else RunFolder(path)
+    recipe = _anchored(recipe)
+    splits = splits or load_data(recipe)
+    model = build(recipe, Images.of(splits.train), start=recipe.start)
+    circumstances = {**_circumstances(recipe), "images": Images.of(splits.train)._asdict()}
+    record = Record(folder, lambda: folder.create(dump(recipe), circumstances))
+    return _fit(recipe, record, model, splits, callbacks)
+
+
+def resume(path: Path, *, splits: Splits | None = None, callbacks: Sequence[L.Callback] = ()) -> Results | None:
+    """Continue an interrupted run with its own recipe; what a finished run gave is read from it."""
+    folder = RunFolder.open(path)
+    recipe = read(folder.recipe)
+    if folder.results.exists():
+        return json.loads(folder.results.read_text())
+    splits = splits or load_data(recipe)
+    newest = folder.newest_checkpoint()
+    model = build(recipe, Images.of(splits.train), start=None if newest else recipe.start)
+    if is_main_process():
+        _tell_differences(json.loads(folder.info.read_text()), _circumstances(recipe))
+    checkpoint = newest[0] if newest else None
+    return _fit(recipe, Record(folder), model, splits, callbacks, checkpoint=checkpoint)
+
+
+def _anchored(recipe: Recipe) -> Recipe:
+    """With absolute paths, so that the run can be resumed from any working directory."""
+    root = recipe.data.root and recipe.data.root.expanduser().resolve()
+    start = recipe.start and recipe.start.expanduser().resolve()
+    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, root=root), start=start)
+
+
+def is_main_process() -> bool:
+    """Whether this is the process that writes and speaks; launchers tell the others their rank."""
+    return rank_zero_only.rank == 0  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def _fit(
+    recipe: Recipe,
+    record: Record,
+    model: nn.Module,
+    splits: Splits,
+    added: Sequence[L.Callback],
+    *,
+    checkpoint: Path | None = None,
+) -> Results | None:
+    settings = recipe.annealing
+    windows = settings.windows_for(len(layers_of(model))) if noisy_quantizers(model) else []
+    task = Task(
+        model,
+        recipe.loss.build(),
+        recipe.algorithm,
+        recipe.optimizer,
+        recipe.schedule,
+        annealed=max(window.end for window in windows) if windows else None,
+        seed=recipe.seed,
+        # Unaugmented images, the same on every process, so that all have the same statistics.
+        batchnorm=splits.train.images.split(_BATCHNORM_BATCH)[: recipe.batchnorm_batches],
+        compile=recipe.compile,
+    )
+    callbacks: list[L.Callback] = [*added, StopAtOnce(record.folder.path), record]
+    if windows:
+        callbacks.append(
+            NoiseAnnealing(
+                windows,
+                settings.law,
+                synchronous=settings.synchronous,
+                backward_law=settings.backward_law,
+                per=settings.per,
+            )
+        )
+    if sys.stderr.isatty() and is_main_process():
+        callbacks.append(Bar())
+    loaders = Loaders(splits, recipe.data, seed=recipe.seed)
+    try:
+        with _quiet_lightning():
+            trainer = _trainer(recipe, record.folder, callbacks)
+            trainer.fit(task, datamodule=loaders, ckpt_path=checkpoint, weights_only=True)
+            results = _finish(recipe, record, trainer, task, loaders)
+    except SIGTERMException as stop:  # the signal came before training began
+        raise Interrupted(signal.SIGTERM, record.folder.path) from stop
+    except (Diverged, Interrupted):
+        if is_main_process():
+            raise
+        raise SystemExit(1) from None  # it stopped all processes, and is told once
+    return results if is_main_process() else None
+
+
+def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> L.Trainer:
+    try:
+        return L.Trainer(
+            accelerator=recipe.accelerator,
+            devices=recipe.devices,
+            num_nodes=recipe.num_nodes,
+            strategy=recipe.strategy,
+            precision=recipe.precision,
+            max_epochs=recipe.epochs,
+            gradient_clip_val=recipe.optimizer.clip_norm,
+            deterministic=recipe.deterministic,
+            callbacks=callbacks,
+            logger=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            default_root_dir=folder.path,
+        )
+    except MisconfigurationException as error:
+        raise ValueError(str(error)) from error
+
+
+def _finish(recipe: Recipe, record: Record, trainer: L.Trainer, task: Task, loaders: Loaders) -> Results:
+    """BatchNorm re-estimation if asked for, validation and test once, the final network, the results."""
+    results: Results = {}
+    task.results = {}
+    if recipe.batchnorm_batches:
+        trainer.validate(task, datamodule=loaders, verbose=False)
+        results |= {name.replace("/", "/running_"): value for name, value in task.results.items()}
+        reestimate_(task.model, (batch.to(task.device) for batch in task.batchnorm))
+    trainer.validate(task, datamodule=loaders, verbose=False)
+    trainer.test(task, datamodule=loaders, verbose=False)
+    results |= task.results
+    codes = level_codes(task.model)
+    results |= level_shares(task.model, codes)
+    results |= {name: std for name, std in noise(task.model).items() if name.startswith("std/forward")}
+    results |= {"epochs": recipe.epochs, "seconds": round(record.seconds, 1)}
+    if trainer.is_global_zero:
+        state = {f"model.{key}": value.cpu() for key, value in task.model.state_dict().items()}
+        save_checkpoint({"state_dict": state, "epoch": recipe.epochs}, record.folder.final)
+        write_json(record.folder.results, results)  # last: with it the run is finished
+    return results
+
+
+def _circumstances(recipe: Recipe) -> dict[str, Any]:
+    """Where, when and with what a run is made."""
+    commit = subprocess.run(
+        ["git", "-C", str(Path(lehr.__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": sys.argv,
+        "seed": recipe.seed,
+        "commit": commit.stdout.strip() or None,
+        "lehr": lehr.__version__,
+        "torch": torch.__version__,
+        "lightning": L.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _tell_differences(then: dict[str, Any], now: dict[str, Any]) -> None:
+    """What makes a resumed run differ in the last bits from one that never stopped."""
+    changed = [name for name in ("lehr", "torch", "threads") if then.get(name) != now[name]]
+    if changed:
+        was = ", ".join(f"{name} {then.get(name)}" for name in changed)
+        now_is = ", ".join(f"{name} {now[name]}" for name in changed)
+        warnings.warn(f"this run began with {was} and goes on with {now_is}: not bit for bit", RunWarning, stacklevel=3)
+
+
+@contextlib.contextmanager
+def _quiet_lightning() -> Iterator[None]:
+    """Without Lightning's advertisements and its hints for other people's data loaders."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "lightning")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        # Lightning 2.6 asks torch a question in a way torch 2.13 no longer likes.
+        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+        for logger in loggers:
+            logger.setLevel(logging.WARNING)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

@@ -1,0 +1,262 @@
+"""Small networks, one for each thing `freeze` must get right, as they are after training, with images for them.
+
+Their BatchNorms have negative and zero scales; EXACT ones have scales that are powers of two, so that torch's own sums
+are exact and every integer must be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lehr
+from lehr.deploy.freeze import freeze
+from lehr.deploy.integer_net import IntegerNet
+
+SIGN = lehr.MultiStep.sign()
+POWERS = lehr.MultiStep((-1.5, -0.75, -0.3, 0.3, 0.75, 1.5), (-2, -1, -0.5, 0, 0.5, 1, 2))
+UNEVEN = lehr.MultiStep((0.5, 1.5, 3.0), (0, 1, 2, 5))
+BYTE = lehr.MultiStep.uniform(8, signed=False)
+
+
+class Input(nn.Module):
+    """Pixels, normalised per channel and quantized to 8 bits; its check of the kind cannot be traced."""
+
+    mean: Tensor
+
+    def __init__(self, channels: int, scale: float = 2.0**-5) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.linspace(0.3, 0.6, channels)[:, None, None])
+        self.quantizer = hard(lehr.MultiStep.uniform(8), scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.uint8:
+            raise TypeError(f"pixels are uint8, got {x.dtype}")
+        return self.quantizer((x.float() / 255 - self.mean) / 0.25)
+
+
+def hard(step: lehr.MultiStep | None = None, scale: float | Tensor = 1.0) -> lehr.Quantizer:
+    """A quantizer whose noise is gone."""
+    return lehr.Quantizer(step or lehr.MultiStep.ternary(), lehr.Dirac(), lehr.Uniform(0.3), scale=scale)
+
+
+def conv(
+    inputs: int, outputs: int, kernel: int = 3, step: lehr.MultiStep | None = None, **options: object
+) -> nn.Module:
+    scale = options.pop("scale", 1.0)
+    options = {"bias": False, "padding": kernel // 2, **options}
+    return lehr.Conv2d(inputs, outputs, kernel, quantizer=hard(step, scale), **options)  # pyright: ignore[reportArgumentType]
+
+
+def linear(inputs: int, outputs: int, step: lehr.MultiStep | None = None, bias: bool = False) -> nn.Module:
+    return lehr.Linear(inputs, outputs, bias, quantizer=hard(step))
+
+
+def dyadic(channels: int, rank: int) -> Tensor:
+    """A power of two for each channel, with dimensions to broadcast."""
+    return (2.0 ** torch.arange(-1, channels - 1).remainder(4)).reshape(-1, *[1] * (rank - 1))
+
+
+def vgg() -> nn.Module:
+    """Max-pool before BatchNorm, as in the paper; 9 x 7 pixels, 3 channels."""
+    return nn.Sequential(
+        Input(3),
+        *(conv(3, 8), nn.BatchNorm2d(8), hard()),
+        *(conv(8, 13), nn.MaxPool2d(2), nn.BatchNorm2d(13), hard()),
+        nn.Flatten(),
+        *(linear(13 * 4 * 3, 20), nn.BatchNorm1d(20), hard(), nn.Dropout(0.5)),
+        *(linear(20, 10), nn.BatchNorm1d(10)),
+    )
+
+
+def pool_after_norm() -> nn.Module:
+    """BatchNorm before max-pool: where it falls, the smallest sum wins. And BatchNorm before flatten."""
+    return nn.Sequential(
+        Input(2),
+        *(conv(2, 6, 5), nn.BatchNorm2d(6), nn.MaxPool2d(3, 2, 1), hard()),
+        *(conv(6, 6), nn.BatchNorm2d(6), nn.Flatten(), hard()),
+        linear(6 * 5 * 4, 10, SIGN),
+    )
+
+
+def separable() -> nn.Module:
+    """Depthwise, grouped, strided and dilated convolutions, with biases."""
+    return nn.Sequential(
+        Input(2),
+        *(conv(2, 8, 3, stride=2), hard()),
+        *(conv(8, 16, 3, groups=8, stride=(1, 2)), nn.BatchNorm2d(16), hard(UNEVEN)),
+        *(conv(16, 12, 3, groups=4, dilation=2, padding=2), nn.BatchNorm2d(12), hard()),
+        *(conv(12, 10, 1, padding="same"), nn.BatchNorm2d(10)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
+
+
+def averages() -> nn.Module:
+    """Average pools, padded, with a shift before, and global; a sum of windows is divided by 6, 9 and 4."""
+    return nn.Sequential(
+        Input(2),
+        *(conv(2, 6), nn.AvgPool2d((2, 3), 1), nn.BatchNorm2d(6), hard(UNEVEN)),
+        *(nn.AvgPool2d(3, 2, 1), conv(6, 8, scale=0.5, bias=True), nn.AvgPool2d(2, 1), hard(POWERS)),
+        *(conv(8, 10), nn.AdaptiveAvgPool2d((1, 1)), nn.BatchNorm2d(10), nn.Flatten(), nn.Identity()),
+    )
+
+
+def levels() -> nn.Module:
+    """256, uneven, power-of-two and two levels, for activations and weights."""
+    return nn.Sequential(
+        Input(1),
+        *(conv(1, 5, step=POWERS), nn.BatchNorm2d(5), nn.Hardtanh(-8, 8), hard(BYTE, 2.0**-4)),
+        *(conv(5, 6, step=lehr.MultiStep.uniform(4)), nn.BatchNorm2d(6), nn.ReLU(), hard(POWERS, 0.5)),
+        *(conv(6, 7, step=SIGN), nn.BatchNorm2d(7), hard(SIGN)),
+        nn.Flatten(),
+        linear(7 * 63, 10, lehr.MultiStep.uniform(8, step=0.25)),
+    )
+
+
+def channel_scales() -> nn.Module:
+    """A scale for each output channel of the weights; one for each channel of the activations before a depthwise."""
+    first, second = conv(2, 6, scale=dyadic(6, 4)), conv(6, 6, groups=6, scale=dyadic(6, 4))
+    last = lehr.Linear(6, 10, quantizer=hard(scale=dyadic(10, 2)))
+    return nn.Sequential(
+        *(Input(2), first, nn.BatchNorm2d(6), hard(scale=dyadic(6, 3))),
+        *(second, nn.BatchNorm2d(6), hard(scale=0.5), nn.AdaptiveAvgPool2d(1), nn.Flatten(), last),
+    )
+
+
+class Residual(nn.Module):
+    """Sums of quantized values, at equal and at different scales, and of sums before their thresholds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input = Input(2)
+        self.stem, self.stem_norm, self.stem_step = conv(2, 8), nn.BatchNorm2d(8), hard()
+        self.first, self.first_norm, self.first_step = conv(8, 8), nn.BatchNorm2d(8), hard(scale=0.5)
+        self.second, self.third = conv(8, 8), conv(8, 8, 1)
+        self.norm, self.step = nn.BatchNorm2d(8), hard(UNEVEN)
+        self.head = linear(8, 10, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem_step(self.stem_norm(self.stem(self.input(x))))
+        x = x + self.first_step(self.first_norm(self.first(x)))
+        y = self.second(x)
+        y += self.third(x)
+        x = self.step(self.norm(torch.add(y, x)))
+        x = F.avg_pool2d(F.max_pool2d(x, 2), (4, 3))
+        return self.head(x.view(x.size(0), -1))
+
+
+class FloatBranches(nn.Module):
+    """MobileNetV2's way: float bottlenecks, a quantized residual branch, a float head; and BatchNorm + identity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input = Input(3)
+        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1, bias=False), nn.BatchNorm2d(6), nn.ReLU6())
+        self.branch = nn.Sequential(
+            *(hard(), conv(6, 12, 1), nn.BatchNorm2d(12), hard()),
+            *(conv(12, 12, groups=12), nn.BatchNorm2d(12), hard(), conv(12, 6, 1), nn.BatchNorm2d(6)),
+        )
+        self.step = hard(scale=0.7)
+        self.more, self.norm, self.last_step = conv(6, 6), nn.BatchNorm2d(6), hard(scale=0.3)
+        self.head = nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(self.input(x))
+        x = x + self.branch(x)
+        x = self.step(x)
+        x = self.last_step(self.norm(self.more(x)) + x)
+        return self.head(x.mean((2, 3)))
+
+
+class OneDimension(nn.Module):
+    """A convolution over time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(lehr.Conv1d(2, 6, 5, 2, 1, bias=False, quantizer=hard()), nn.BatchNorm1d(6), hard(), nn.MaxPool1d(2)),
+            *(
+                lehr.Conv1d(6, 6, 3, groups=2, quantizer=hard()),
+                nn.AvgPool1d(2),
+                nn.BatchNorm1d(6),
+                hard(),
+                nn.Flatten(),
+            ),
+            linear(6 * 6, 10),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x.float() * 0.25 - 3)
+
+
+def converted() -> nn.Module:
+    """What `quantize_` makes of a plain network: scales that are no powers of two."""
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(8, 12, 3), nn.BatchNorm2d(12), nn.ReLU(), nn.Flatten(), nn.Linear(24, 10)),
+    )
+    lehr.quantize_(model, scale="channel", weights=hard(), activations=hard())
+    return nn.Sequential(Input(3, scale=0.03), model)
+
+
+def paper_vgg() -> nn.Module:
+    """The paper's network, narrow."""
+    model = lehr.models.VGG((3, 8, 8), width=1 / 16, input_bits=8)
+    lehr.quantize_(model, weights=hard(), activations=hard())
+    return model
+
+
+EXACT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "vgg": (vgg, (3, 9, 7)),
+    "pool after norm": (pool_after_norm, (2, 9, 7)),
+    "separable": (separable, (2, 9, 7)),
+    "averages": (averages, (2, 9, 7)),
+    "levels": (levels, (1, 9, 7)),
+    "channel scales": (channel_scales, (2, 9, 7)),
+    "residual": (Residual, (2, 9, 7)),
+    "one dimension": (OneDimension, (2, 60)),
+}
+ROUNDED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "converted": (converted, (3, 9, 7)),
+    "paper's vgg": (paper_vgg, (3, 8, 8)),
+    "float branches": (FloatBranches, (3, 9, 7)),
+}
+NETWORKS = EXACT | ROUNDED
+
+
+@cache
+def trained(name: str) -> tuple[nn.Module, Tensor]:
+    """The network in eval mode, with weights and statistics as training might leave them, and 64 images."""
+    build, shape = NETWORKS[name]
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(sum(map(ord, name)))
+        model = build()
+        brightness = torch.rand(64, shape[0], *[1] * (len(shape) - 1))
+        images = (brightness * torch.randint(0, 256, (64, *shape))).to(torch.uint8)
+        model.train()
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                module.weight.normal_().add_(0.5 * module.weight.sign())
+                module.weight[::5] = 0.0
+                module.bias.normal_()
+                module.momentum = 0.9
+        for _ in range(3):
+            model(images)
+        return model.eval(), images
+
+
+@cache
+def frozen(name: str) -> IntegerNet:
+    model, images = trained(name)
+    return freeze(model, images)
+
+
+def batch(name: str) -> Tensor:
+    """The images as the integer network takes them: with rows and columns."""
+    _, images = trained(name)
+    return images[:, :, None] if images.ndim == 3 else images

@@ -1,0 +1,203 @@
+"""What every training algorithm must do; a new method joins the contract with one line in ALGORITHMS."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lehr
+from lehr.algorithms import ANA, Algorithm, FullPrecision
+from lehr.algorithms.algorithm import quantized_layers
+from lehr.data import Batches, load
+from lehr.models import MLP
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """An algorithm, the levels it leaves its weights at (none: floats), and the test accuracy it reaches on digits."""
+
+    algorithm: Algorithm
+    levels: Sequence[float] | None
+    accuracy: float
+    lr: float = 0.01
+
+
+ALGORITHMS = {
+    "full precision": Case(FullPrecision(), None, 0.95),
+    "ANA": Case(ANA(clip=1.0), (-1, 0, 1), 0.90),
+    "ANA, sampled": Case(ANA(mode="sample", clip=1.0), (-1, 0, 1), 0.90),
+    "ANA, normal noise, most probable level": Case(ANA(noise="normal", mode="mode"), (-1, 0, 1), 0.88),
+    "STE, ternary": Case(ANA(std=0, backward_std=0.5, clip=1.0), (-1, 0, 1), 0.88),
+    "STE, binary": Case(ANA(std=0, backward_std=0.5774, weights="sign", activations="sign", clip=1.0), (-1, 1), 0.85),
+    "ANA, first and last layer in full precision": Case(ANA(first=False, last=False), (-1, 0, 1), 0.90),
+}
+STEPS_PER_EPOCH, EPOCHS = 19, 4
+
+
+def network() -> MLP:
+    torch.manual_seed(0)
+    digits = load("digits").train
+    return MLP((1, 8, 8), hidden=(128, 128), mean=digits.mean, std=digits.std)
+
+
+class Training:
+    """A plain loop that calls an algorithm as the engine does, with all noise annealed away after half of it."""
+
+    def __init__(self, case: Case) -> None:
+        self.algorithm = case.algorithm
+        self.splits = load("digits")
+        self.model = network()
+        self.algorithm.convert_(self.model)
+        self.optimizer = self.algorithm.wrap(torch.optim.Adam(self.model.parameters(), lr=case.lr), self.model)
+        noisy = any(isinstance(module, lehr.Quantizer) for module in self.model.modules())
+        self.annealer = lehr.Annealer(self.model, lehr.annealing.Window(0, EPOCHS / 2)) if noisy else None
+
+    def epochs(self, first: int, last: int) -> None:
+        batches = Batches(self.splits.train, 64, shuffle=True, drop_last=True)
+        for epoch in range(first, last):
+            torch.manual_seed(epoch)
+            batches.set_epoch(epoch)
+            if self.annealer is not None:
+                self.annealer.seek(epoch)
+            self.algorithm.before_epoch_(self.model, epoch, EPOCHS)
+            self.model.train()
+            for images, labels in batches:
+                self.optimizer.zero_grad()
+                nn.functional.cross_entropy(self.model(images), labels).backward()
+                self.optimizer.step()
+                self.algorithm.after_step_(self.model)
+
+    @torch.no_grad()
+    def accuracy(self) -> float:
+        self.model.eval()
+        return float((self.model(self.splits.test.images).argmax(1) == self.splits.test.labels).float().mean())
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS, ids=lambda name: name)
+def case(request: pytest.FixtureRequest) -> Case:
+    return ALGORITHMS[request.param]
+
+
+@pytest.fixture(scope="module")
+def trained(case: Case) -> Training:
+    training = Training(case)
+    training.epochs(0, EPOCHS)
+    return training
+
+
+def test_it_learns_the_digits(case: Case, trained: Training) -> None:
+    assert trained.accuracy() >= case.accuracy
+
+
+def test_its_weights_end_at_its_levels(case: Case, trained: Training) -> None:
+    layers = dict(quantized_layers(trained.model.eval()))
+    if case.levels is None:
+        assert not layers
+    for layer in layers.values():
+        assert set(layer.quantized_weight.unique().tolist()) == {float(level) for level in case.levels or ()}
+
+
+def test_saved_and_loaded_in_the_middle_it_ends_with_the_same_bits(
+    case: Case, trained: Training, tmp_path: Path
+) -> None:
+    half = Training(case)
+    half.epochs(0, EPOCHS // 2)
+    torch.save({"model": half.model.state_dict(), "optimizer": half.optimizer.state_dict()}, tmp_path / "half")
+    saved = torch.load(tmp_path / "half", weights_only=True)
+    resumed = Training(case)
+    resumed.model.load_state_dict(saved["model"])
+    resumed.optimizer.load_state_dict(saved["optimizer"])
+    resumed.epochs(EPOCHS // 2, EPOCHS)
+    theirs = trained.model.state_dict()
+    for name, tensor in resumed.model.state_dict().items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+def test_evaluation_has_no_randomness(case: Case, trained: Training) -> None:
+    images = trained.splits.test.images[:50]
+    trained.model.eval()
+    assert torch.equal(trained.model(images), trained.model(images))
+
+
+def test_a_trained_network_keeps_its_weights(case: Case) -> None:
+    model = network()
+    weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    case.algorithm.convert_(model, trained=True)
+    after = dict(model.named_parameters())
+    for name, weight in weights.items():
+        assert torch.equal(after[name], weight)
+
+
+def test_it_is_a_value(case: Case) -> None:
+    assert case.algorithm == dataclasses.replace(case.algorithm)  # pyright: ignore[reportArgumentType]
+    assert hash(case.algorithm) == hash(dataclasses.replace(case.algorithm))  # pyright: ignore[reportArgumentType]
+
+
+# ANA itself.
+
+
+def test_new_weights_start_around_the_thresholds_and_trained_ones_are_scaled_to_their_levels() -> None:
+    new, trained = network(), network()
+    ANA().convert_(new)
+    ANA().convert_(trained, trained=True)
+    for (_, fresh), (_, kept) in zip(quantized_layers(new), quantized_layers(trained), strict=True):
+        assert fresh.quantizer.scale is None
+        assert (fresh.weight.abs() - 0.5).abs().max() <= fresh.in_features**-0.5  # pyright: ignore[reportAttributeAccessIssue, reportOperatorIssue]
+        assert kept.quantizer.scale is not None
+        assert kept.quantizer.scale.shape == (kept.weight.shape[0], 1)
+        assert (kept.eval().quantized_weight != 0).float().mean() > 0.3
+
+
+@pytest.mark.parametrize(("scale", "shape"), [("tensor", ()), ("channel", (128, 1))])
+def test_scale_says_what_is_fitted(scale: lehr.convert.Scale, shape: tuple[int, ...]) -> None:
+    model = network()
+    ANA(scale=scale).convert_(model, trained=True)
+    fitted = next(layer for _, layer in quantized_layers(model)).quantizer.scale
+    assert fitted is not None
+    assert fitted.shape == shape
+
+
+def test_clip_is_in_units_of_the_scale_and_touches_nothing_within() -> None:
+    model = network()
+    ANA(scale="channel").convert_(model, trained=True)
+    layer: lehr.Linear = next(layer for _, layer in quantized_layers(model))  # pyright: ignore[reportAssignmentType]
+    assert layer.quantizer.scale is not None
+    with torch.no_grad():
+        layer.weight.copy_(layer.quantizer.scale * torch.linspace(-3, 3, 64))
+    before = layer.weight.clone()
+    ANA(clip=2.0).after_step_(model)
+    torch.testing.assert_close(layer.weight, before.clamp(-2 * layer.quantizer.scale, 2 * layer.quantizer.scale))
+    inside = (before / layer.quantizer.scale).abs() < 1.99
+    assert torch.equal(layer.weight[inside], before[inside])
+    ANA().after_step_(model)  # no clip
+    torch.testing.assert_close(layer.weight.abs().max(), 2 * layer.quantizer.scale.max())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ANA(std=-1), "std must be finite and not negative, got -1"),
+        (lambda: ANA(clip=0), "clip must be positive, or None for no clipping, got 0"),
+        (lambda: ANA(std=0), "without backward noise nothing is learned: give a backward_std above 0"),
+        (lambda: ANA(backward_std=0), "without backward noise nothing is learned"),
+    ],
+)
+def test_wrong_settings_are_told_when_the_algorithm_is_made(make: Callable[[], ANA], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_ste_is_ana_without_forward_noise() -> None:
+    model = network()
+    ANA(std=0, backward_noise="uniform", backward_std=3**-0.5, weights="sign", activations="sign").convert_(model)
+    x = torch.linspace(-2, 2, 9, requires_grad=True)
+    quantizer = next(module for module in model.modules() if isinstance(module, lehr.Quantizer))
+    quantizer(x).sum().backward()
+    slope: Tensor | None = x.grad
+    assert slope is not None
+    assert torch.equal(slope, ((x >= -1) & (x < 1)).float())  # Corollary 1

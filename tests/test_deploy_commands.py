@@ -1,0 +1,140 @@
+"""export, predict and bench on a real run of the digits, through the command line."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import lehr
+from lehr import cli
+from lehr.data import load
+from lehr.deploy.engine import find_compiler
+from lehr.deploy.images import ImageError, image_files, read_image
+from lehr.deploy.integer_net import Affine, IntegerNet
+from lehr.deploy.verify import verify
+from lehr.training.run import load_network
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run, annealed to the end."""
+    path = tmp_path_factory.mktemp("runs") / "digits"
+    words = ["--out", str(path), "--epochs", "5", "--annealing.duration", "1", "--model.hidden", "[32]"]
+    assert cli.main(["train", "digits-ana", *words]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def packed(run: Path) -> Path:
+    assert cli.main(["export", str(run), "--to", "packed", "--verify", "false"]) == 0
+    return run / "model.lehr"
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    images = load("digits").test.images
+    for number in range(3):
+        Image.fromarray(images[number, 0].numpy()).save(folder / f"{number}.png")
+    return folder
+
+
+def test_export_compares_every_backend_on_every_test_image(run: Path, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["export", str(run), "--to", "packed"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    count = len(load("digits").test)
+    assert re.search(r"model\.lehr: [\d,]+ bytes", lines[0])
+    assert lines[1].startswith(f"reference run: {count} images, 0 classes and ")
+    assert f"C, scalar: {count} images, 0 classes and 0 logits differ from the reference run" in lines
+    assert f"ONNX, onnxruntime: {count} images, 0 classes and 0 logits differ from the reference run" in lines
+
+
+@pytest.mark.parametrize(("to", "name"), [("onnx", "model.onnx"), ("qonnx", "model.qonnx.onnx"), ("c", "c/model.c")])
+def test_export_writes_each_format(run: Path, to: str, name: str):
+    assert cli.main(["export", str(run), "--to", to, "--verify", "false"]) == 0
+    assert (run / name).stat().st_size > 0
+
+
+def test_the_exported_c_builds_and_passes_its_own_test(run: Path):
+    assert cli.main(["export", str(run), "--to", "c", "--verify", "false"]) == 0
+    make = subprocess.run(
+        ["make", "-C", str(run / "c"), f"CC={find_compiler()[0]}", "test"], capture_output=True, text=True, check=False
+    )
+    assert make.returncode == 0, make.stdout + make.stderr
+
+
+def test_verify_finds_a_network_that_differs(run: Path):
+    model, _ = load_network(run)
+    images = load("digits").test.images[:50]
+    net = lehr.freeze(model, images[:1])
+    assert next(verify(model, net, images)).passed
+    *others, last = net.operations
+    assert isinstance(last, Affine)
+    wrong = IntegerNet(net.input_shape, (*others, Affine(last.name, last.source, -last.scale, last.shift)))
+    check = next(verify(model, wrong, images))
+    assert not check.passed
+    assert check.classes > 25
+
+
+@pytest.mark.filterwarnings("ignore:after 1 epochs")
+def test_export_of_a_run_with_noise_left_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["--out", str(tmp_path / "noisy"), "--epochs", "1", "--model.hidden", "[8]"]
+    cli.main(["train", "digits-ana", *words])
+    assert cli.main(["export", str(tmp_path / "noisy"), "--to", "packed"]) == 2
+    assert "noise" in capsys.readouterr().err
+    assert not (tmp_path / "noisy" / "model.lehr").exists()
+
+
+def test_predict_names_class_and_score_of_each_image(packed: Path, pictures: Path, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["predict", str(packed), str(pictures), str(pictures / "0.png")]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["image", "class", "score", "next", "its", "score"]
+    assert [Path(row.split()[0]).name for row in rows] == ["0.png", "1.png", "2.png", "0.png"]
+    assert rows[0].split()[1:] == rows[3].split()[1:]
+
+
+def test_predict_does_the_others_when_one_image_is_bad(
+    packed: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    Image.new("RGB", (40, 30)).save(tmp_path / "large.jpg")
+    words = [str(tmp_path / name) for name in ("broken.png", "large.jpg", "missing.png")]
+    assert cli.main(["predict", str(packed), *words, str(pictures / "1.png")]) == 1
+    out, err = capsys.readouterr()
+    assert "1.png" in out
+    assert "broken.png is no image that can be read" in err
+    assert "large.jpg has 40x30 pixels and this network takes 8x8" in err
+    assert "there is no file" in err
+    assert cli.main(["predict", str(packed), words[1], "--resize", "true"]) == 0
+
+
+def test_bench_shows_the_engine_beside_onnxruntime(packed: Path, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["bench", str(packed), "--repetitions", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "bit-planes" in out  # which kernel each layer uses
+    for name in ("lehr, scalar C", "onnxruntime fp32", "onnxruntime int8"):
+        assert re.search(rf"{name} +[\d.]+ +[\d.]+ +[\d.]+x", out)
+
+
+def test_a_file_that_is_no_network_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "x.lehr").write_bytes(b"nothing of the kind")
+    assert cli.main(["predict", str(tmp_path / "x.lehr"), str(tmp_path)]) == 2
+    assert "x.lehr" in capsys.readouterr().err
+
+
+def test_images_are_turned_upright_and_converted(tmp_path: Path):
+    picture = Image.fromarray(np.arange(64 * 3, dtype=np.uint8).reshape(8, 8, 3))
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    picture.save(tmp_path / "a.png", exif=exif)
+    assert read_image(tmp_path / "a.png", (3, 8, 8)).shape == (3, 8, 8)
+    assert np.array_equal(read_image(tmp_path / "a.png", (3, 8, 8)), np.asarray(picture)[::-1, ::-1].transpose(2, 0, 1))
+    assert read_image(tmp_path / "a.png", (1, 8, 8)).shape == (1, 8, 8)
+    with pytest.raises(ImageError, match="2"):
+        read_image(tmp_path / "a.png", (2, 8, 8))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ImageError, match="holds no image file"):
+        list(image_files([tmp_path / "empty"]))

@@ -1,0 +1,153 @@
+"""The engine: built once for a machine, equal to the reference run, usable from threads and processes."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lehr.deploy import compile, engine
+from lehr.deploy.integer_net import (
+    Affine,
+    Conv,
+    Flatten,
+    IntegerNet,
+    Linear,
+    MaxPool,
+    Table,
+    Threshold,
+    Weights,
+)
+
+TRITS = (-1, 0, 1)
+
+
+@pytest.fixture(scope="module")
+def net():
+    rng = np.random.default_rng(0)
+
+    def trits(*shape):
+        return Weights(rng.integers(0, 3, shape), TRITS)
+
+    return IntegerNet(
+        (3, 12, 12),
+        (
+            Table("pixels", np.tile(np.arange(-128, 128), (3, 1))),
+            Conv("conv1", "pixels", trits(16, 3, 3, 3), padding=(1, 1)),
+            Threshold("act1", "conv1", np.sort(rng.integers(-200, 200, (16, 2))), rng.choice([-1, 1], 16), TRITS),
+            Conv("conv2", "act1", trits(24, 16, 3, 3), padding=(1, 1)),
+            MaxPool("pool2", "conv2", (2, 2), (2, 2)),
+            Threshold("act2", "pool2", np.sort(rng.integers(-9, 20, (24, 2))), rng.choice([-1, 1], 24), TRITS),
+            Flatten("flat", "act2"),
+            Linear("fc", "flat", trits(10, 864)),
+            Affine("logits", "fc", rng.normal(size=10), rng.normal(size=10)),
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.random.default_rng(1).integers(0, 256, (37, 3, 12, 12), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_an_engine_equals_the_reference_run(net, images, threads):
+    built = compile(net, threads=threads)
+    np.testing.assert_array_equal(built(images), net.run(images))
+    np.testing.assert_array_equal(built.scores(images), net.scores(images))
+    np.testing.assert_array_equal(built.predict(images), net.predict(images))
+
+
+def test_torch_in_torch_out(net, images):
+    logits = compile(net)(torch.from_numpy(images))
+    assert isinstance(logits, torch.Tensor)
+    np.testing.assert_array_equal(logits.numpy(), net.run(images))
+
+
+def test_an_empty_batch_and_strided_images(net, images):
+    built = compile(net, threads=2)
+    assert built(images[:0]).shape == (0, 10)
+    np.testing.assert_array_equal(built(images[::3, :, ::-1]), net.run(images[::3, :, ::-1]))
+
+
+def test_one_engine_serves_several_threads_at_once(net, images):
+    built = compile(net, threads=2)
+    expected = net.run(images)
+    with ThreadPoolExecutor(8) as pool:
+        for logits in pool.map(lambda _: built(images), range(40)):
+            np.testing.assert_array_equal(logits, expected)
+
+
+def test_describe_names_the_kernel_of_every_layer(net):
+    rows = compile(net, kernels="scalar").describe().rows
+    assert [(row.layer, row.kernel) for row in rows] == [
+        ("pixels", "table"),
+        ("act1", "wide tables"),
+        ("act2", "tables"),
+        ("fc", "bit-planes"),
+        ("logits", "affine"),
+    ]
+    assert {row.built_for for row in rows} == {"scalar"}
+
+
+def test_wrong_images_are_refused(net, images):
+    built = compile(net)
+    with pytest.raises(TypeError, match="uint8 pixels, 0 to 255 and not normalised, got float32"):
+        built(images.astype(np.float32))
+    with pytest.raises(ValueError, match=r"\(image, 3, 12, 12\), got \(3, 12, 12\): add a batch dimension"):
+        built(images[0])
+
+
+def test_wrong_arguments_are_refused(net):
+    with pytest.raises(ValueError, match="threads is at least 1, got 0"):
+        compile(net, threads=0)
+    with pytest.raises(ValueError, match="one of auto, scalar"):
+        compile(net, kernels="sse9")  # pyright: ignore[reportArgumentType]
+
+
+def test_without_a_compiler_the_error_says_what_still_works(net, images, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(RuntimeError, match=r"no C compiler .* IntegerNet.run works without"):
+        compile(net)
+    monkeypatch.setenv("CC", "no-such-compiler -O9")
+    with pytest.raises(RuntimeError, match="CC is 'no-such-compiler -O9', which is not a program here"):
+        compile(net)
+    assert len(net.run(images)) == len(images)
+
+
+def test_a_failing_compiler_is_shown(net, monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", f"{engine.find_compiler()[0]} --no-such-option")
+    monkeypatch.setenv("LEHR_CACHE", str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"the C compiler failed .*no-such-option"):
+        compile(net)
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_processes_that_build_at_once_agree_and_leave_one_file(tmp_path):
+    program = textwrap.dedent("""
+        from lehr.deploy import engine
+        import ctypes
+        library = ctypes.CDLL(str(engine.build(engine.find_compiler(), flags=("-O0",))))
+        assert library.lehr_best_level() >= 0
+    """)
+    environment = {
+        **os.environ,
+        "LEHR_CACHE": str(tmp_path),
+        "PYTHONPATH": str(Path(engine.__file__).parents[2]),
+    }
+    running = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(3)]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    assert [path.suffix for path in (tmp_path / "runtime").iterdir()] == [".so"]
+
+
+def test_a_cached_runtime_is_not_built_again(monkeypatch):
+    compiler = engine.find_compiler()
+    path = engine.build(compiler)
+    monkeypatch.setattr(engine, "_compile_all", lambda *_: pytest.fail("compiled again"))
+    assert engine.build(compiler) == path

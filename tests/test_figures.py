@@ -1,0 +1,215 @@
+"""Figures show the numbers of the theory, write three formats reproducibly and change nothing global."""
+
+import copy
+import itertools
+import math
+import re
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_rgb
+
+import lehr
+from lehr.annealing import Power, Window, all_at_once, hierarchical
+from lehr.approximation import approximate
+from lehr.noise import Normal, Uniform
+from lehr.report import figures
+from lehr.report.approximation import approximate_formula
+from lehr.report.style import CYCLE, save
+from lehr.theory import Collapse
+
+HEADS = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
+
+
+def test_figure_2_and_3_draw_the_expectation_and_its_derivative():
+    for kind in figures.NOISES:
+        value, slope = figures.regularised(kind, stds=(0.4, 0.1)).axes
+        for std, curve, derivative in zip((0.4, 0.1), value.lines, slope.lines, strict=False):
+            x, y = (np.asarray(data, dtype=float) for data in curve.get_data())
+            expected = lehr.quantize(torch.from_numpy(x), lehr.MultiStep.ternary(), kind(std))
+            assert np.allclose(y, expected.numpy())
+            area = np.sum(np.asarray(derivative.get_ydata(), dtype=float)) * (x[1] - x[0])
+            assert area == pytest.approx(y[-1] - y[0], abs=0.01)
+        assert [line.get_label() for line in value.lines][-1] == r"$\varsigma = 0$"
+
+
+def test_the_paper_slope_is_one_between_minus_one_and_one_without_a_spike_where_the_windows_touch():
+    _, slope = figures.regularised(Uniform, stds=(math.sqrt(3) / 6,)).axes
+    x, y = (np.asarray(data, dtype=float) for data in slope.lines[0].get_data())
+    assert set(y[(x >= -1 + 1e-9) & (x < 1 - 1e-9)]) == {1.0}
+
+
+def test_laws_and_windows_draw_the_schedule():
+    laws = figures.decay_laws([("quadratic", Power())])
+    x, y = laws.axes[0].lines[0].get_data()
+    assert np.allclose(y, (1 - np.clip(x, 0, 1)) ** 2)
+    panels = figures.windows(layers=3, duration=10).axes
+    assert [axes.get_title() for axes in panels[:4]] == ["hierarchical", "same start", "same end", "all at once"]
+    grid = np.asarray(panels[0].images[0].get_array())
+    assert grid.shape[0] == 3
+    assert grid[2, 0] == 1
+    assert grid[0, -1] == 0
+
+
+def run_folder(path, rows):
+    path.mkdir()
+    (path / "metrics.csv").write_text("epoch,step,val/accuracy\n" + "".join(f"{row}\n" for row in rows))
+    return path
+
+
+def test_figure_1_reads_run_folders_and_passes_over_rows_without_validation(tmp_path):
+    curve = figures.curve_of_run(run_folder(tmp_path / "ana", ["0,10,", "0,10,0.25", "1,20,nan", "2,30,0.75"]))
+    assert curve.label == "ana"
+    assert curve.epochs == [0, 1, 2]
+    axes = figures.validation_error([curve], hierarchical(2, duration=1)).axes[0]
+    assert [np.asarray(data).tolist() for data in axes.lines[0].get_data()] == [[0, 2], [75, 25]]
+    assert [text.get_text() for text in axes.texts] == ["1", "2"]
+    assert len(axes.patches) == 2
+
+
+def test_windows_that_overlap_are_shaded_by_how_many_there_are():
+    curve = figures.Curve("run", [0, 1, 2], [0.5, 0.4, 0.3])
+    overlapping = figures.validation_error([curve], [Window(0, 2), Window(1, 2)]).axes[0]
+    assert [patch.get_alpha() for patch in overlapping.patches] == [0.5, 1]
+    assert not overlapping.texts
+    together = figures.validation_error([curve], all_at_once(4, 2)).axes[0]
+    assert [patch.get_alpha() for patch in together.patches] == [1]
+    assert not figures.validation_error([curve]).axes[0].patches
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"is no run folder: it has no metrics\.csv"):
+        figures.curve_of_run(tmp_path)
+    (tmp_path / "metrics.csv").write_text("epoch,loss\n1,2\n")
+    with pytest.raises(ValueError, match="needs the columns epoch and val/accuracy, got epoch, loss"):
+        figures.curve_of_run(tmp_path)
+    empty = run_folder(tmp_path / "empty", ["0,1,"])
+    with pytest.raises(ValueError, match="run 'empty' has no validation error to draw"):
+        figures.validation_error([figures.curve_of_run(empty)])
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+def test_an_approximation_is_drawn_with_its_error_inside_the_bound(dimension):
+    def f(x):
+        return torch.sin(3 * x).mean(-1)
+
+    net = approximate(f, lipschitz=3, dimension=dimension, epsilon=1, dtype=torch.float64)
+    drawn = figures.approximation(f, net, label="f")
+    if dimension == 1:
+        error = np.asarray(drawn.axes[1].lines[0].get_ydata(), dtype=float)
+    else:
+        error = np.asarray(drawn.axes[2].images[0].get_array())
+    assert 0.3 * net.bound < np.abs(error).max() <= net.bound
+
+
+def test_a_network_too_fine_for_a_picture_is_drawn_by_its_largest_errors():
+    def f(x):
+        return x.sum(-1)
+
+    net = approximate(f, lipschitz=math.sqrt(2), dimension=2, epsilon=0.05, dtype=torch.float64)
+    drawn = figures.approximation(f, net).axes[2]
+    error = np.asarray(drawn.images[0].get_array())
+    assert error.shape == (50, 50)
+    assert 0.7 * net.bound < error.min() <= error.max() <= net.bound
+
+
+def test_collapse_leaves_out_gaps_of_zero_which_a_logarithm_cannot_show():
+    measured = Collapse((1.0, 0.1, 0.01), (1.0, 0.1, 0.0), (0.5, 0.05, 0.0), (0.5, 1.0, 1.0))
+    left, right = figures.noise_collapse([("Normal", measured)]).axes
+    assert [np.asarray(data).tolist() for data in left.lines[0].get_data()] == [[1.0, 0.1], [0.5, 0.05]]
+    on_the_threshold = np.asarray(right.lines[-1].get_ydata(), dtype=float)
+    assert np.allclose(on_the_threshold, 0.5)
+
+
+def test_draw_all_writes_every_figure_and_leaves_matplotlib_as_it_was(tmp_path):
+    before = copy.deepcopy(dict(matplotlib.rcParams))
+    state = torch.get_rng_state()
+    run = run_folder(tmp_path / "run", ["0,10,0.25", "1,20,0.5"])
+    written = figures.draw_all(tmp_path / "out", runs=[run], windows_of_runs=hierarchical(1, 1), formats=["svg"])
+    names = {path.stem for path in written}
+    assert names == {
+        *(f"regularised_{kind.__name__.lower()}" for kind in figures.NOISES),
+        "noises",
+        "decay_laws",
+        "windows",
+        "approximation_1d",
+        "approximation_2d",
+        "noise_collapse",
+        "validation_error",
+    }
+    assert sorted(tmp_path.glob("out/*.svg")) == sorted(written)
+    assert dict(matplotlib.rcParams) == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_figure_is_written_in_three_formats_with_the_same_bytes_each_time(tmp_path):
+    first = save(figures.decay_laws(), tmp_path / "a")
+    second = save(figures.decay_laws(), tmp_path / "b")
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+    assert all(path.read_bytes().startswith(HEADS[path.suffix[1:]]) for path in first)
+    assert [path.suffix for path in first] == [".svg", ".pdf", ".png"]
+
+
+def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match="formats are svg, pdf, png, got 'gif'"):
+        save(figures.decay_laws(), tmp_path / "a", formats=["png", "gif"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_report_never_imports_pyplot():
+    for path in Path(figures.__file__).parent.glob("*.py"):
+        assert not re.search(r"import.*pyplot", path.read_text(encoding="utf-8"))
+
+
+# Linear RGB as seen without cones of one kind (Machado, Oliveira and Fernandes 2009, severity 1).
+SIGHT = {
+    "full": np.eye(3),
+    "no red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "no green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+}
+
+
+def cielab(colour, sight):
+    rgb = np.array(to_rgb(colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.asarray(SIGHT[sight]) @ linear, 0, 1)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    xyz = to_xyz @ seen / (0.9505, 1, 1.089)
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_colour_blind_readers_tell_all_curves_apart(sight):
+    for one, other in itertools.combinations(CYCLE, 2):
+        assert np.linalg.norm(cielab(one, sight) - cielab(other, sight)) > 15  # 2.3 is just noticeable
+
+
+def test_approximate_formula_tells_and_draws(tmp_path):
+    text = approximate_formula("abs(x0 - 0.4)", epsilon=0.1, lipschitz=1, out=tmp_path / "v", formats=["png"])
+    lines = text.splitlines()
+    assert lines[0] == "abs(x0 - 0.4) on [0, 1]^1, Lipschitz constant 1 (as given)"
+    assert lines[1].split() == ["epsilon", "n", "N", "bound", "measured"]
+    for line in lines[2:6]:
+        epsilon, n, cells, bound, measured = map(float, line.split())
+        assert n == cells == round(2 / epsilon + 0.49)
+        assert measured <= bound <= epsilon
+    assert lines[6] == f"drawn: {tmp_path / 'v.png'}"
+    assert (tmp_path / "v.png").stat().st_size > 5000
+    assert "certified by interval arithmetic" in approximate_formula("sin(3*x0)*x1", epsilon=0.5, tight=True)
+
+
+def test_approximate_formula_refuses_what_is_too_large_at_once():
+    with pytest.raises(MemoryError, match=r"N = n\^4 = "):
+        approximate_formula("x0*x1*x2*x3", epsilon=1e-3)
+    with pytest.raises(ValueError, match="unknown function 'open'"):
+        approximate_formula("open(x0)", epsilon=0.1)
+
+
+def test_smooth_curves_do_not_depend_on_the_default_dtype():
+    value = figures.regularised(Normal).axes[0]
+    assert np.asarray(value.lines[0].get_ydata()).dtype == np.float64

@@ -1,0 +1,296 @@
+"""The frozen network is the trained one: integer for integer where torch is exact, class for class everywhere."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import frozen_networks as networks
+import lehr
+from frozen_networks import EXACT, NETWORKS, Input, conv, hard, linear
+from lehr.deploy import integer_net
+from lehr.deploy.freeze import FloatWarning, FreezeError, freeze
+
+
+def codes(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """Which level every activation of the torch network is at, by the path of its quantizer."""
+    seen: dict[str, Tensor] = {}
+
+    def note(path: str, quantizer: Any, result: Any) -> None:
+        scale = 1.0 if quantizer.scale is None else quantizer.scale
+        levels = torch.tensor(quantizer.step.levels)
+        seen[path] = torch.bucketize(result / scale, (levels[1:] + levels[:-1]) / 2)
+
+    hooks = [
+        module.register_forward_hook(lambda module, _, result, path=path: note(path, module, result))
+        for path, module in model.named_modules()
+        if isinstance(module, lehr.Quantizer)
+    ]
+    with torch.no_grad():
+        model(images)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_activation_is_at_the_level_it_has_in_torch(name):
+    model, images = networks.trained(name)
+    net = networks.frozen(name)
+    expected, values = codes(model, images), net.trace(networks.batch(name))
+    compared = 0
+    for operation in net.operations:
+        if isinstance(operation, integer_net.Threshold):
+            levels = torch.tensor(operation.levels)
+            actual = torch.searchsorted(levels, values[operation.name].contiguous())
+            assert torch.equal(actual.flatten(1), expected[operation.name].flatten(1)), operation.name
+            assert len(actual.unique()) > 1, "a test that sees one level sees nothing"
+            compared += 1
+    assert compared >= 1
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_logits_and_classes_are_those_of_torch(name):
+    model, images = networks.trained(name)
+    with torch.no_grad():
+        expected = model(images)
+    net = networks.frozen(name)
+    torch.testing.assert_close(net.run(networks.batch(name)), expected.flatten(1), rtol=2e-6, atol=2e-5)
+    assert torch.equal(net.predict(networks.batch(name)), expected.flatten(1).argmax(1))
+    assert len(expected.unique(dim=0)) > 32, "a test that sees one answer sees nothing"
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_fully_quantized_network_has_integers_only(name):
+    net = networks.frozen(name)
+    kinds = {value.kind for path, value in net.values.items() if path != "logits"}
+    assert kinds == {"integer"}
+    assert isinstance(net.operations[-1], integer_net.Affine)
+
+
+def test_thresholds_agree_with_torch_at_every_integer_also_where_the_textbook_does_not():
+    """ceil((θ - shift) / |scale|) is not where BatchNorm, which rounds in float32, crosses θ at a near tie."""
+    generator = torch.Generator().manual_seed(0)
+    channels = 256
+    norm = nn.BatchNorm2d(channels).eval()
+    with torch.no_grad():  # round numbers make many near ties
+        norm.weight.copy_(torch.randint(1, 4, (channels,), generator=generator) / 10)
+        norm.bias.copy_(torch.randint(-20, 20, (channels,), generator=generator) / 10)
+        mean = torch.randint(-9, 9, (channels,), generator=generator).float()
+        norm.load_state_dict(norm.state_dict() | {"running_mean": mean, "running_var": torch.ones(channels) - norm.eps})
+    quantizer = hard(lehr.MultiStep([k / 10 for k in range(-3, 4)], range(8)))  # pyright: ignore[reportArgumentType]
+    model = nn.Sequential(Pixels(), conv(1, channels, 1, step=SIGN), norm, quantizer).eval()
+    images = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16)
+    net = freeze(model, images)
+    with torch.no_grad():
+        assert torch.equal(net.run(images), model(images).flatten(1))
+
+    threshold = next(x for x in net.operations if isinstance(x, integer_net.Threshold))
+    reachable = net.values[threshold.source]
+    with torch.no_grad():
+        scale, shift = norm.weight.double()[:, None], (norm.bias.double() - norm.weight.double() * mean)[:, None]
+        textbook = ((torch.tensor(quantizer.step.thresholds).double() - shift) / scale).ceil()
+    textbook = textbook.clamp(reachable.low, reachable.high + 1).numpy()
+    assert (textbook != threshold.thresholds).sum() > 10
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        nn.AvgPool2d(3, 2, 1),  # the border averages zeros in, which no shift may turn into something else
+        nn.AvgPool2d(2, divisor_override=3),
+        nn.Sequential(nn.ReLU(), nn.AvgPool2d(2)),
+    ],
+)
+def test_an_average_that_does_not_commute_with_what_stands_before_it_is_taken_of_floats(pool):
+    images = torch.randint(0, 256, (16, 2, 8, 8), dtype=torch.uint8)
+    model = nn.Sequential(Input(2), conv(2, 4, bias=True), pool, hard(), nn.Flatten(), linear(64, 10)).eval()
+    with torch.no_grad():
+        model[1].bias.copy_(torch.tensor([1.0, -2.0, 0.5, 4.0]))
+        expected = model(images)
+    assert torch.equal(freeze(model, images).run(images), expected)
+
+
+def test_zero_scale_is_a_constant_channel_and_negative_scale_turns_the_direction():
+    norm = nn.BatchNorm2d(3).eval()
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor([0.0, -2.0, 2.0]))
+        norm.bias.copy_(torch.tensor([0.7, 0.1, 0.1]))
+    net = freeze(nn.Sequential(Input(1), conv(1, 3), norm, hard()).eval(), torch.zeros(1, 1, 4, 4, dtype=torch.uint8))
+    threshold = next(x for x in net.operations if isinstance(x, integer_net.Threshold))
+    assert threshold.directions.tolist() == [1, -1, 1]
+    sums = net.values[threshold.source]
+    assert (threshold.thresholds[0] <= sums.low).all(), "0 * s + 0.7 is above both thresholds, whatever s is"
+
+
+def test_any_first_functions_of_single_pixels_become_the_table():
+    class Curve(nn.Module):
+        def forward(self, x):
+            return torch.where(x > 100, x.float() * 2, 300 - x.float())  # falls, then rises
+
+    images = torch.randint(0, 256, (4, 2, 3, 3), dtype=torch.uint8)
+    model = nn.Sequential(Curve(), conv(2, 4), nn.Flatten()).eval()
+    net = freeze(model, images)
+    assert table(net).dtype == np.int16
+    assert torch.equal(net.run(images), model(images))
+
+
+def test_normalised_pixels_without_a_quantizer_stay_float_with_a_warning():
+    class Normalise(nn.Module):
+        def forward(self, x):
+            return (x.float() / 255 - 0.1307) / 0.3081
+
+    images = torch.randint(0, 256, (4, 1, 5, 5), dtype=torch.uint8)
+    model = nn.Sequential(Normalise(), conv(1, 4), nn.BatchNorm2d(4), hard(), nn.Flatten(), linear(100, 10)).eval()
+    with pytest.warns(FloatWarning, match="1: its input is float.*quantize its input"):
+        net = freeze(model, images)
+    assert net.values["1"].kind == "float"
+    assert net.values["5"].kind == "integer"
+    assert torch.equal(net.run(images), model(images))
+
+
+def test_pixels_at_a_common_unit_are_integers_without_a_quantizer():
+    class Normalise(nn.Module):
+        def forward(self, x):
+            return (x.float() / 255 - 0.5) / 0.5
+
+    images = torch.randint(0, 256, (4, 1, 5, 5), dtype=torch.uint8)
+    net = freeze(nn.Sequential(Normalise(), conv(1, 4)).eval(), images)
+    assert table(net)[0, [0, 1, 255]].tolist() == [-255, -253, 255]
+
+
+def test_the_model_is_left_as_it_was():
+    model, images = networks.trained("vgg")
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    freeze(model, images)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_classes_get_their_names():
+    model, images = networks.trained("vgg")
+    assert freeze(model, images, classes="abcdefghij").classes == tuple("abcdefghij")
+
+
+class Pixels(nn.Module):
+    def forward(self, x):
+        return x.float() - 128
+
+
+def table(net: integer_net.IntegerNet) -> np.ndarray:
+    first = net.operations[0]
+    assert isinstance(first, integer_net.Table)
+    return first.table
+
+
+SIGN = networks.SIGN
+IMAGES = torch.zeros(2, 2, 8, 8, dtype=torch.uint8)
+
+
+class Calls(nn.Module):
+    """A network whose forward is a function."""
+
+    def __init__(self, call):
+        super().__init__()
+        self.call, self.input, self.layer = call, Input(2), conv(2, 4)
+
+    def forward(self, x):
+        return self.call(self.layer(self.input(x)))
+
+
+class OwnForward(lehr.Conv2d):
+    def forward(self, input):
+        return super().forward(input) * 2
+
+
+def nan_weight() -> nn.Module:
+    layer = conv(2, 4)
+    nn.init.constant_(layer.get_parameter("weight"), torch.nan)
+    return layer
+
+
+def in_place(x):
+    F.relu(x, inplace=True)
+    return x
+
+
+REFUSED = {
+    "tanh": (Calls(torch.tanh), "^tanh: .*nothing in an integer network.*lehr.Quantizer"),
+    "softmax": (Calls(lambda x: x.flatten(1).softmax(1)), "^softmax: .*whoever reads them"),
+    "cat": (Calls(lambda x: torch.cat([x, x + 1], 1)), "^cat: .*joins values.*add them"),
+    "square": (Calls(lambda x: x * x), "^mul: .*nothing in an integer network"),
+    "chunk": (Calls(lambda x: x.chunk(2, 1)[0]), "^chunk: .*gives a tuple"),
+    "value": (Calls(lambda x: x + x.max().item()), "^max_1: .*nothing in an integer network"),
+    "batch": (Calls(lambda x: x.flatten(0, 1)), "^flatten: .*mixes images"),
+    "per pixel": (Calls(lambda x: x + torch.rand(8)), "^add: .*each channel by itself"),
+    "in place": (Calls(in_place), "^relu: .*in place a value that is read again"),
+    "uneven pool": (Calls(lambda x: F.adaptive_avg_pool2d(x, 3)), "not all of one size.*divide evenly"),
+    "ceil": (Calls(lambda x: F.max_pool2d(x, 3, ceil_mode=True)), "^max_pool2d: .*ceil_mode=False"),
+    "dilated pool": (Calls(nn.MaxPool2d(2, dilation=2)), "call .MaxPool2d.: its dilation is 2"),
+    "border": (Calls(nn.AvgPool2d(3, 1, 1, count_include_pad=False)), "call .AvgPool2d.*count_include_pad=True"),
+    "dropout": (Calls(lambda x: F.dropout(x, 0.5)), "^dropout: .*training=self.training"),
+    "broadcast": (Calls(lambda x: x + F.max_pool2d(x, 8)), "^add: .*shapes .4, 8, 8. and .4, 1, 1."),
+    "two outputs": (Calls(lambda x: (x, x)), "must give one tensor"),
+    "transposed": (Calls(nn.ConvTranspose2d(4, 4, 3)), "call .ConvTranspose2d."),
+    "padding": (nn.Sequential(Input(2), conv(2, 4, padding_mode="circular")), "1 .Conv2d.*'circular'.*padding_mode"),
+    "nested": (nn.Sequential(nn.Sequential(Calls(torch.tanh))), "^0.0.tanh: nothing"),
+    "nan": (nn.Sequential(Input(2), nan_weight()), r"1 .Conv2d.: its weight nan is at none of its levels"),
+    "subclass": (nn.Sequential(Input(2), OwnForward(2, 4, 3, quantizer=hard())), "1 .OwnForward.*forward of its own"),
+    "wide linear": (nn.Sequential(Input(2), linear(8, 4)), "1 .Linear.*4 dimensions; flatten it first"),
+    "levels": (nn.Sequential(Input(2), conv(2, 4), hard(lehr.MultiStep((0, 1), (0, 0.001, 100)))), "no common unit"),
+    "activation scales": (
+        nn.Sequential(Input(2), conv(2, 4), hard(scale=torch.arange(1.0, 65.0).reshape(1, 8, 8))),
+        "2 .Quantizer.: its scale has shape .1, 8, 8.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_converted_is_named_with_why_and_what_to_do(case):
+    model, message = REFUSED[case]
+    with pytest.raises(FreezeError, match=message):
+        freeze(model.eval(), IMAGES)
+
+
+def test_channel_scales_before_a_dense_layer_run_in_float_with_a_warning():
+    model = nn.Sequential(Input(2), conv(2, 4), hard(scale=networks.dyadic(4, 3)), conv(4, 4)).eval()
+    with pytest.warns(FloatWarning, match="3: its input is float.*with one scale"):
+        freeze(model, IMAGES)
+
+
+def test_noise_left_is_an_error():
+    layer = lehr.Conv2d(2, 4, 3)
+    model = nn.Sequential(Input(2), layer).eval()
+    with pytest.raises(FreezeError, match=r"1.quantizer: its forward noise is still Uniform.*Annealer.*zero_"):
+        freeze(model, IMAGES)
+    layer.quantizer.forward_std.zero_()
+    freeze(model, IMAGES)
+
+
+def test_batch_norm_in_training_mode_is_an_error():
+    model = nn.Sequential(Input(2), conv(2, 4), nn.BatchNorm2d(4))
+    with pytest.raises(FreezeError, match=r"2: this BatchNorm2d is in training mode.*model.eval\(\)"):
+        freeze(model, IMAGES)
+    with pytest.raises(FreezeError, match=r"2: .*no running statistics"):
+        freeze(nn.Sequential(Input(2), conv(2, 4), nn.BatchNorm2d(4, track_running_stats=False)).eval(), IMAGES)
+
+
+@pytest.mark.parametrize("example", [torch.zeros(1, 2, 8, 8), torch.zeros(8, dtype=torch.uint8)])
+def test_the_example_is_a_batch_of_pixels(example):
+    with pytest.raises(FreezeError, match=r"batch of uint8 pixels.*lehr.models.Input"):
+        freeze(nn.Sequential(Input(2), conv(2, 4)).eval(), example)
+
+
+def test_what_is_not_integer_is_not_warned_about_unless_it_was_quantized():
+    model, images = networks.trained("float branches")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net = freeze(model, images)
+    assert net.values["branch.1"].kind == "integer"
+    assert net.values["stem.0"].kind == "float"

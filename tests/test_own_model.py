@@ -1,0 +1,53 @@
+"""docs/own-model.md runs as it stands, and the network it trains is the same in every backend, C included."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from test_backends import BACKENDS
+
+PAGE = Path(__file__).parent.parent / "docs" / "own-model.md"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory):
+    """The names the page's Python leaves behind, and the folder it wrote into."""
+    folder = tmp_path_factory.mktemp("page")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL))
+    names: dict = {}
+    with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
+        patch.chdir(folder)
+        torch.manual_seed(0)
+        exec(compile(code, str(PAGE), "exec"), names)
+    return names, folder
+
+
+def test_the_network_learns_and_is_frozen_without_a_difference(page):
+    names, _ = page
+    test = names["test"]
+    assert (names["net"].predict(test.images) == test.labels).double().mean() > 0.9
+    assert names["same"] == len(test.images)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_gives_the_same_scores_for_every_test_image(page, backend, tmp_path):
+    names, _ = page
+    net, images = names["net"], names["test"].images.numpy()
+    answer = BACKENDS[backend](net, images, tmp_path)
+    assert np.array_equal(answer["scores"], net.scores(images))
+    assert np.array_equal(answer["logits"], net.run(images))
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make and a C compiler")
+def test_the_c_program_gives_the_scores_of_its_test_vector(page):
+    _, folder = page
+    make = ["make", "-C", folder / "digits-c", "CFLAGS=-std=c99 -O1", "check"]
+    result = subprocess.run(make, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr

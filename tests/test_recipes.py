@@ -1,0 +1,241 @@
+"""Recipes: typed, checked, every key settable, each mistake one sentence; the optimizers and schedules are torch's."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from lehr.algorithms import ANA, FullPrecision
+from lehr.annealing import Constant, Power
+from lehr.training.recipe import Annealing, Data, Model, Optimizer, Recipe, Schedule
+from lehr.training.recipes import RecipeError, dump, keys, named, names, read
+from processes import ENVIRONMENT
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_shipped_recipe_reads_and_survives_being_written(name: str, tmp_path: Path) -> None:
+    recipe = named(name)
+    assert recipe.description
+    (tmp_path / "recipe.yaml").write_text(dump(recipe))
+    assert read(tmp_path / "recipe.yaml") == recipe
+
+
+def test_every_key_can_be_overridden() -> None:
+    recipe = named(
+        "digits-ana",
+        [
+            *(
+                "--epochs",
+                "3",
+                "--seed",
+                "7",
+                "--data.batch_size=32",
+                "--data.root",
+                "/images",
+                "--model.hidden",
+                "[8,9]",
+            ),
+            *("--algorithm.noise", "normal", "--algorithm.clip", "2", "--annealing.law", "Power"),
+            *("--annealing.law.exponent", "3", "--annealing.backward_law", "Constant", "--annealing.per", "batch"),
+            *("--optimizer.name", "sgd", "--optimizer.clip_norm", "1", "--schedule.name", "multi-step"),
+            *("--schedule.milestones", "[annealed,40]", "--loss.name", "squared-hinge", "--precision", "bf16-mixed"),
+        ],
+    )
+    assert (recipe.epochs, recipe.seed, recipe.data.batch_size, recipe.data.root) == (3, 7, 32, Path("/images"))
+    assert recipe.model.hidden == (8, 9)
+    assert recipe.algorithm == dataclasses.replace(named("digits-ana").algorithm, noise="normal", clip=2.0)  # pyright: ignore[reportArgumentType]
+    assert recipe.annealing.law == Power(exponent=3.0)
+    assert recipe.annealing.backward_law == Constant()
+    assert recipe.schedule.milestones == ("annealed", 40.0)
+    assert named("digits-ana", ["--algorithm", "FullPrecision"]).algorithm == FullPrecision()
+    assert named("digits-fp", ["--algorithm", "lehr.algorithms.ANA", "--algorithm.std", "0.5"]).algorithm == ANA(
+        std=0.5
+    )
+
+
+def test_a_flag_needs_no_value() -> None:
+    assert named("digits-ana", ["--compile"]).compile
+    assert named("digits-ana", ["--data.augment", "--epochs", "3"]).data.augment
+    assert not named("digits-ana", ["--channels_last", "false"]).channels_last
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("--epoch 3", "unrecognized arguments: --epoch 3"),
+        ("--optimizer.learning_rate 3", "unrecognized arguments: --optimizer.learning_rate 3"),
+        ("--epochs -1", "epochs must be at least 1, got -1"),
+        ("--epochs x", "Parser key \"epochs\": Expected a <class 'int'>. Got value: x"),
+        ("--epochs", "argument --epochs: expected one argument"),
+        ("--optimizer.lr 0", "lr must be positive, got 0.0"),
+        ("--optimizer.name lion", "lion"),
+        ("--optimizer.weight_decay -1", "weight_decay must not be negative, got -1.0"),
+        ("--optimizer.clip_norm 0", "clip_norm must be positive, or null for no clipping, got 0.0"),
+        ("--optimizer.momentum 1", "momentum must be in [0, 1), got 1.0"),
+        ("--data.batch_size 0", "batch_size must be at least 1, got 0"),
+        ("--data.padding -1", "padding must be at least 0, got -1"),
+        ("--model.width 0", "width must be positive, got 0.0"),
+        ("--model.hidden [0]", "every hidden layer needs at least one feature, got (0,)"),
+        ("--model.input_bits 1", "input_bits must be between 2 and 8, or null, got 1"),
+        ("--annealing.duration -1", "duration and delay must not be negative, got -1.0 and 0.0"),
+        ("--schedule.gamma 0", "gamma must be positive, got 0.0"),
+        ("--schedule.warmup 50", "warmup must end before the 50 epochs do, got 50"),
+        ("--schedule.name one-cycle --schedule.warmup 1", "the one-cycle schedule has its own warmup"),
+        ("--schedule.milestones [-1]", 'a milestone is an epoch, at least 0, or "annealed", got -1.0'),
+        ("--schedule.final 2", "final is a share of the learning rate in [0, 1], got 2.0"),
+        ("--annealing.synchronous --annealing.backward_law Constant", "it takes no backward_law"),
+        ("--algorithm.clip 0", "clip must be positive, or None for no clipping, got 0.0"),
+    ],
+)
+def test_a_wrong_override_is_one_sentence_that_names_it(overrides: str, message: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        named("digits-ana", overrides.split())
+    assert message in str(error.value)
+    assert str(error.value).startswith("recipe digits-ana: ")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epochs: 1\nmodel: {name: mlp}\n", "data"),
+        ("epochs: 1\nmodel: {name: mlp}\ndata: {name: digits}\nspeed: 3\n", "speed"),
+        ("epochs: 1\nmodel: {name: mlp, depth: 3}\ndata: {name: digits}\n", "depth"),
+        ("epochs: two\nmodel: {name: mlp}\ndata: {name: digits}\n", "two"),
+        ("epochs: [1\n", "yaml"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence_that_names_it(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError) as error:
+        read(path)
+    assert message in str(error.value).lower()
+    assert str(error.value).startswith(f"recipe {path}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_recipe_is_told_with_the_nearest() -> None:
+    with pytest.raises(RecipeError, match=r"no recipe is called 'digits-anna'; did you mean digits-ana\?"):
+        named("digits-anna")
+    with pytest.raises(RecipeError, match=r"no recipe is called 'x'; there are .*digits-ana.*, or give a \.yaml file"):
+        named("x")
+    with pytest.raises(RecipeError, match=r"there is no recipe file nowhere\.yaml"):
+        named("nowhere.yaml")
+
+
+def test_help_lists_the_keys() -> None:
+    text = keys()
+    for key in (
+        "--epochs",
+        "--data.batch_size",
+        "--optimizer.lr",
+        "--schedule.milestones",
+        "--algorithm",
+        "--precision",
+    ):
+        assert key in text
+
+
+def test_reading_recipes_needs_no_lightning() -> None:
+    code = (
+        "import sys; import lehr.cli; code = lehr.cli.main(['recipes']);"
+        "assert not {'lightning', 'tensorboard', 'sklearn'} & set(sys.modules); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    assert "digits-ana" in done.stdout
+
+
+# Optimizers and schedules.
+
+
+def parameters() -> list[nn.Parameter]:
+    return [nn.Parameter(torch.ones(3))]
+
+
+def test_optimizers_are_torchs_by_name() -> None:
+    adam = Optimizer("adam", lr=0.1, weight_decay=0.2).build(parameters())
+    assert type(adam) is torch.optim.Adam
+    assert (adam.defaults["lr"], adam.defaults["weight_decay"], adam.defaults["fused"]) == (0.1, 0.2, True)
+    assert type(Optimizer("adamw").build(parameters())) is torch.optim.AdamW
+    sgd = Optimizer("sgd", momentum=0.8).build(parameters(), fused=False)
+    assert type(sgd) is torch.optim.SGD
+    assert (sgd.defaults["momentum"], sgd.defaults["fused"]) == (0.8, False)
+
+
+def learning_rates(schedule: Schedule, *, epochs: int = 10, annealed: float | None = 5) -> list[float]:
+    """Those of each step, ten steps an epoch, for a learning rate of 1."""
+    optimizer = torch.optim.SGD(parameters(), lr=1.0)
+    scheduler = schedule.build(optimizer, steps_per_epoch=10, epochs=epochs, annealed=annealed)
+    rates = []
+    for _ in range(10 * epochs):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def torchs(make: Any, **settings: Any) -> list[float]:
+    optimizer = torch.optim.SGD(parameters(), lr=1.0)
+    scheduler = make(optimizer, **settings)
+    rates = []
+    for _ in range(100):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def test_schedules_are_torchs_by_name() -> None:
+    assert learning_rates(Schedule()) == [1.0] * 100
+    cosine = torchs(lr_scheduler.CosineAnnealingLR, T_max=100, eta_min=0.1)
+    assert learning_rates(Schedule("cosine", final=0.1)) == cosine
+    one_cycle = torchs(lr_scheduler.OneCycleLR, max_lr=1.0, total_steps=100, cycle_momentum=False)
+    assert learning_rates(Schedule("one-cycle")) == one_cycle
+    steps = torchs(lr_scheduler.MultiStepLR, milestones=[30, 75], gamma=0.5)
+    assert learning_rates(Schedule("multi-step", milestones=(3, 7.5), gamma=0.5)) == steps
+
+
+def test_the_learning_rate_can_drop_when_annealing_ends() -> None:
+    assert learning_rates(Schedule("multi-step"), annealed=4.5) == pytest.approx([1.0] * 45 + [0.1] * 55)
+    both = Schedule("multi-step", milestones=("annealed", 8))
+    assert learning_rates(both, annealed=6) == pytest.approx([1.0] * 60 + [0.1] * 20 + [0.01] * 20)
+    with pytest.raises(ValueError, match=r"nothing is annealed: give schedule\.milestones in epochs"):
+        learning_rates(Schedule("multi-step"), annealed=None)
+    assert learning_rates(Schedule("multi-step", milestones=(5,)), annealed=None)[50] == pytest.approx(0.1)
+
+
+def test_warmup_rises_to_the_learning_rate_and_shifts_no_milestone() -> None:
+    rates = learning_rates(Schedule("multi-step", warmup=2, milestones=(5,)))
+    assert rates[0] == pytest.approx(1 / 21)
+    assert all(a < b for a, b in itertools.pairwise(rates[:21]))
+    assert rates[20:50] == pytest.approx([1.0] * 30)
+    assert rates[50:] == pytest.approx([0.1] * 50)
+    cosine = learning_rates(Schedule("cosine", warmup=2))
+    assert cosine[20] == pytest.approx(1.0)
+    assert 0 < cosine[-1] < 0.01
+
+
+def test_windows_are_made_for_the_layers_there_are() -> None:
+    spans = [(window.start, window.end) for window in Annealing(duration=10, delay=5).windows_for(3)]
+    assert spans == [(5, 15), (15, 25), (25, 35)]
+    assert [w.end for w in Annealing("all-at-once", duration=10).windows_for(2)] == [10, 10]
+    assert [w.start for w in Annealing("same-end", duration=10).windows_for(2)] == [0, 10]
+    assert [w.end for w in Annealing("same-start", duration=10).windows_for(2)] == [10, 20]
+
+
+def test_a_recipe_is_a_value() -> None:
+    recipe = Recipe(data=Data("digits"), model=Model("mlp"), epochs=1)
+    assert recipe == Recipe(data=Data("digits"), model=Model("mlp"), epochs=1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        recipe.epochs = 2  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,143 @@
+"""A run's folder: nothing half-written, damage found out, nothing a stranger's file can do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from lehr.training import folder as folder_module
+from lehr.training.errors import RunError, RunWarning
+from lehr.training.folder import RunFolder, load_checkpoint, replacing, save_checkpoint, write_json
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    run = RunFolder.unused(tmp_path / "deep" / "run")
+    run.create("epochs: 1\n", {"seed": 3})
+    return run
+
+
+def checkpoint(number: float) -> dict[str, object]:
+    return {"state_dict": {"model.weight": torch.full((1000,), number)}, "epoch": 1}
+
+
+def test_a_folder_is_a_run_once_its_recipe_is_there(run: RunFolder) -> None:
+    assert run.recipe.read_text() == "epochs: 1\n"
+    assert '"seed": 3' in run.info.read_text()
+    assert RunFolder.open(run.path).path == run.path
+    with pytest.raises(RunError, match=f"{run.path} holds a run already: continue it with `lehr train --resume"):
+        RunFolder.unused(run.path)
+    with pytest.raises(RunError, match=r"is not a run: it has no recipe\.yaml"):
+        RunFolder.open(run.path.parent)
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"cannot make the run folder .*: Not a directory"):
+        RunFolder(tmp_path / "file" / "run").create("", {})
+
+
+def test_a_failed_write_leaves_the_file_of_before_and_no_rest(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    write_json(path, {"a": 1})
+    before = path.read_text()
+
+    def fail(error: BaseException) -> None:
+        with replacing(path) as part:
+            part.write_text("half")
+            raise error
+
+    with pytest.raises(RunError, match=r"cannot write .*results.json: No space left on device; .* go on with --resume"):
+        fail(OSError(28, "No space left on device"))
+    with pytest.raises(KeyboardInterrupt):
+        fail(KeyboardInterrupt())
+    assert path.read_text() == before
+    assert os.listdir(tmp_path) == ["results.json"]
+
+
+def test_old_checkpoints_and_rests_of_interrupted_writes_go(run: RunFolder) -> None:
+    for epoch in range(1, 7):
+        save_checkpoint(checkpoint(epoch), run.checkpoint(epoch))
+    (run.checkpoints / "epoch-00003.ckpt.123.part").write_text("half")
+    (run.path / "metrics.csv.123.part").write_text("half")
+    run.prune()
+    assert sorted(os.listdir(run.checkpoints)) == ["epoch-00004.ckpt", "epoch-00005.ckpt", "epoch-00006.ckpt"]
+    assert not list(run.path.glob("*.part"))
+
+
+def test_the_newest_checkpoint_comes_first_also_beyond_five_digits(run: RunFolder) -> None:
+    assert run.newest_checkpoint() is None
+    for epoch in (9, 10, 100):
+        save_checkpoint(checkpoint(epoch), run.checkpoint(epoch))
+    newest = run.newest_checkpoint()
+    assert newest is not None
+    assert newest[0] == run.checkpoint(100)
+    assert torch.equal(newest[1]["state_dict"]["model.weight"], torch.full((1000,), 100.0))
+
+
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.5, 0.7, 0.99])
+def test_a_flipped_bit_anywhere_is_noticed(run: RunFolder, place: float) -> None:
+    path = run.checkpoint(1)
+    save_checkpoint(checkpoint(1), path)
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 0x10
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=f"checkpoint {path} is damaged"):
+        load_checkpoint(path)
+
+
+def test_damaged_checkpoints_are_passed_over_with_a_word_until_none_is_left(run: RunFolder) -> None:
+    for epoch in (1, 2):
+        save_checkpoint(checkpoint(epoch), run.checkpoint(epoch))
+    run.checkpoint(2).write_bytes(run.checkpoint(2).read_bytes()[:-1000])
+    with pytest.warns(RunWarning, match=f"{run.checkpoint(2)} is damaged .*; looking for the one before"):
+        newest = run.newest_checkpoint()
+    assert newest is not None
+    assert newest[0] == run.checkpoint(1)
+    run.checkpoint(1).write_bytes(b"")
+    with pytest.warns(RunWarning), pytest.raises(RunError, match=r"no checkpoint of .* can be read: start anew with"):
+        run.newest_checkpoint()
+
+
+class Hostile:
+    """Pickles to a call of `os.system`."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (self.command,)
+
+
+def test_a_hostile_checkpoint_is_refused_without_running_its_code(run: RunFolder, tmp_path: Path) -> None:
+    path = run.checkpoint(1)
+    torch.save({"state_dict": {}, "callbacks": Hostile(f"touch {tmp_path / 'owned'}")}, path)
+    with pytest.raises(RunError, match="holds more than numbers and is not loaded: it could run code"):
+        load_checkpoint(path)
+    assert not (tmp_path / "owned").exists()
+    torch.load(path, weights_only=False)  # the attack is real
+    assert (tmp_path / "owned").exists()
+
+
+def test_what_is_no_checkpoint_is_told(run: RunFolder) -> None:
+    with pytest.raises(RunError, match="there is no checkpoint"):
+        load_checkpoint(run.final)
+    torch.save([1, 2], run.final)
+    with pytest.raises(RunError, match="is no checkpoint of a run: it has no state_dict"):
+        load_checkpoint(run.final)
+
+
+def test_metrics_keep_their_text_and_gain_columns(run: RunFolder) -> None:
+    assert run.read_metrics() == []
+    run.write_metrics([{"epoch": 0, "loss": 0.1}])
+    rows = run.read_metrics()
+    assert rows == [{"epoch": "0", "loss": "0.1"}]
+    run.write_metrics([*rows, {"epoch": 1, "loss": 0.05, "noisy": 0.5}])
+    assert run.metrics.read_text() == "epoch,loss,noisy\n0,0.1,\n1,0.05,0.5\n"
+
+
+def test_three_checkpoints_are_kept() -> None:
+    assert folder_module.KEPT == 3

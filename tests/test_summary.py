@@ -1,0 +1,68 @@
+"""The cost of a network, layer by layer."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from lehr.algorithms import ANA
+from lehr.models import MLP, VGG
+from lehr.summary import summarize
+
+IMAGE = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+
+
+def test_ternary_weights_and_activations_are_worth_log2_of_3_bits() -> None:
+    model = VGG(width=1 / 8, input_bits=8)
+    ANA().convert_(model)
+    summary = summarize(model, IMAGE)
+    assert [layer.weight_bits for layer in summary.layers] == [math.log2(3)] * 9
+    assert [layer.activation_bits for layer in summary.layers] == [8.0] + [math.log2(3)] * 8  # through pool and flatten
+    assert summary.bytes == sum(math.ceil(layer.weights * math.log2(3) / 8) for layer in summary.layers)
+    first = summary.layers[0].macs
+    assert summary.quantized_share == (summary.macs - first) / summary.macs
+
+
+def test_full_precision_is_32_bits_throughout() -> None:
+    summary = summarize(VGG(width=1 / 8), IMAGE)
+    assert (
+        {layer.weight_bits for layer in summary.layers} == {layer.activation_bits for layer in summary.layers} == {32.0}
+    )
+    assert summary.bytes == 4 * summary.weights
+    assert summary.quantized_share == 0
+
+
+def test_a_layer_that_is_skipped_counts_in_full() -> None:
+    model = MLP((3, 32, 32), hidden=(16,), mean=(0.5,) * 3, std=(0.5,) * 3)
+    ANA(first=False).convert_(model)
+    assert [layer.weight_bits for layer in summarize(model, IMAGE).layers] == [32.0, math.log2(3)]
+
+
+def test_groups_strides_biases_and_tokens_are_counted() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.depthwise = nn.Conv2d(4, 8, 3, stride=2, padding=1, groups=4)
+            self.token = nn.Linear(8, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.token(self.depthwise(x).flatten(2).transpose(1, 2))
+
+    conv, linear = summarize(Net(), torch.zeros(1, 4, 6, 6)).layers
+    assert (conv.weights, conv.macs, conv.output) == (8 * 9, 8 * 9 * 9, (8, 3, 3))
+    assert (linear.weights, linear.macs, linear.output) == (40, 40 * 9, (9, 5))
+    assert linear.bytes == 4 * (40 + 5)
+
+
+def test_it_prints_a_table_with_totals_and_leaves_the_model_as_it_was() -> None:
+    model = VGG(width=1 / 8, input_bits=8).train()
+    ANA().convert_(model)
+    text = str(summarize(model, IMAGE)).splitlines()
+    assert text[0].split() == ["layer", "kind", "output", "weights", "MACs", "weight", "bits", "input", "bits", "bytes"]
+    assert text[1].split() == ["features.0", "Conv2d", "16x32x32", "432", "442,368", "1.58", "8", "86"]
+    assert text[10].split()[0] == "total"
+    assert "of the MACs have both operands below 8 bits" in text[11]
+    assert model.training
+    assert not any(module._forward_hooks for module in model.modules())

@@ -1,0 +1,562 @@
+"""The engine, in this process: what Algorithm 1 asks for, what is measured, what stops a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor, nn
+
+import lehr
+from lehr.algorithms import ANA, Algorithm, FullPrecision
+from lehr.annealing import AnnealingWarning, Constant, Linear, Power, Window, hierarchical
+from lehr.data import Batches, Splits, load
+from lehr.models import MLP
+from lehr.training.annealing import NoiseAnnealing
+from lehr.training.engine import resume, train
+from lehr.training.errors import Diverged, RunError, RunWarning
+from lehr.training.folder import RunFolder, load_checkpoint
+from lehr.training.measures import changed_shares, level_codes, level_shares
+from lehr.training.recipe import Annealing, Data, Model, Optimizer, Recipe, Schedule
+from lehr.training.run import build, evaluate, load_network, load_run, network_of, unused_path
+from processes import lehr as lehr_process
+
+pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
+
+STD = math.sqrt(3) / 6
+RECIPE = Recipe(
+    data=Data("digits", batch_size=64),
+    model=Model("mlp", hidden=(64, 64)),
+    epochs=4,
+    algorithm=ANA(clip=1.0),
+    annealing=Annealing(duration=1, law=Power()),
+    optimizer=Optimizer(lr=0.01),
+    batchnorm_batches=2,
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterable[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Spy(L.Callback):
+    """The noise each batch was trained with, and the mode and noise each validation batch was evaluated with."""
+
+    def __init__(self) -> None:
+        self.trained: list[list[tuple[float, float]]] = []
+        self.lr: list[float] = []
+        self.validated: list[bool] = []
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:
+        layers = [module for module in pl_module.modules() if isinstance(module, lehr.Linear)]
+        stds = [(layer.quantizer.forward_std.item(), layer.quantizer.backward_std.item()) for layer in layers]
+        self.trained.append(stds)
+        self.lr.append(optimizer.param_groups[0]["lr"])
+
+    def on_validation_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+        self.validated.append(any(module.training for module in pl_module.modules()))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, dict[str, Any], Spy]:
+    path = tmp_path_factory.mktemp("finished") / "run"
+    spy = Spy()
+    results = train(RECIPE, path, callbacks=[spy])
+    assert results is not None
+    return RunFolder(path), results, spy
+
+
+def numbers(folder: RunFolder, column: str) -> list[float]:
+    return [float(row[column]) for row in folder.read_metrics() if row[column]]
+
+
+# Algorithm 1.
+
+
+def test_noise_is_annealed_layer_after_layer_by_the_law(finished: tuple[RunFolder, dict[str, Any], Spy]) -> None:
+    _, _, spy = finished
+    per_epoch = spy.trained[::19]
+    forward = [std for epoch in per_epoch for std, _ in epoch]
+    expected = [*(STD, STD, STD), *(0, STD, STD), *(0, 0, STD), *(0, 0, 0)]
+    assert forward == pytest.approx(expected, abs=1e-7)
+    assert all(backward == pytest.approx(STD) for epoch in per_epoch for _, backward in epoch)
+    assert all(spy.trained[i] == spy.trained[19 * (i // 19)] for i in range(len(spy.trained)))  # once an epoch
+
+
+def test_noise_can_be_annealed_each_batch_and_the_backward_noise_with_it(tmp_path: Path) -> None:
+    spy = Spy()
+    annealing = Annealing("all-at-once", duration=1, law=Linear(), synchronous=True, per="batch")
+    with pytest.warns(AnnealingWarning, match="no gradient passes"):
+        train(dataclasses.replace(RECIPE, annealing=annealing, epochs=2), tmp_path / "run", callbacks=[spy])
+    expected = [STD * (1 - step / 19) for step in range(19)] + [0.0] * 19
+    for layer in range(3):
+        assert [stds[layer][0] for stds in spy.trained] == pytest.approx(expected, abs=1e-6)
+        assert [stds[layer][1] for stds in spy.trained] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_schedule_that_leaves_noise_warns_and_the_results_tell_it(tmp_path: Path) -> None:
+    with pytest.warns(AnnealingWarning, match="after 1 epochs layers 1, 2, 3 still have noise"):
+        results = train(
+            dataclasses.replace(RECIPE, epochs=1, annealing=Annealing(duration=2, law=Linear())), tmp_path / "run"
+        )
+    assert results is not None
+    assert [results[f"std/forward/{layer}"] for layer in (1, 2, 3)] == pytest.approx([STD / 2, STD, STD])
+
+
+def test_validation_is_noise_free_with_the_noisy_accuracy_beside_it_while_noise_remains(
+    finished: tuple[RunFolder, dict[str, Any], Spy],
+) -> None:
+    folder, _, spy = finished
+    assert spy.validated
+    assert not any(spy.validated)
+    rows = folder.read_metrics()
+    assert [bool(row["val/noisy_accuracy"]) for row in rows] == [True, True, True, False]
+    assert rows[0]["val/noisy_loss"] != rows[0]["val/running_loss"]
+
+
+def test_the_last_validation_is_what_evaluating_the_run_gives(finished: tuple[RunFolder, dict[str, Any], Spy]) -> None:
+    folder, results, _ = finished
+    assert results["test/accuracy"] > 0.9
+    again = evaluate(folder.path)
+    assert again == {name: pytest.approx(results[name], rel=1e-6) for name in again}
+    assert set(again) == {"val/loss", "val/accuracy", "test/loss", "test/accuracy"}
+    model, recipe, splits = load_run(folder.path)
+    assert recipe == RECIPE
+    assert not model.training
+    correct = (model(splits.test.images).argmax(1) == splits.test.labels).float().mean().item()
+    assert correct == pytest.approx(results["test/accuracy"])
+
+
+def test_the_learning_rate_drops_when_annealing_ends(tmp_path: Path) -> None:
+    spy = Spy()
+    recipe = dataclasses.replace(RECIPE, schedule=Schedule("multi-step"), annealing=Annealing(duration=0.5), epochs=2)
+    train(recipe, tmp_path / "run", callbacks=[spy])
+    drop = round(1.5 * 19)  # three layers of half an epoch
+    assert spy.lr == pytest.approx([0.01] * drop + [0.001] * (38 - drop))
+    assert numbers(RunFolder(tmp_path / "run"), "lr") == pytest.approx([0.01, 0.001])
+
+
+def test_batchnorm_is_re_estimated_for_validation_and_at_the_end_and_what_it_changes_is_shown(
+    finished: tuple[RunFolder, dict[str, Any], Spy], tmp_path: Path
+) -> None:
+    folder, results, _ = finished
+    rows = folder.read_metrics()
+    assert all(row["val/loss"] != row["val/running_loss"] for row in rows)
+    assert results["val/loss"] != results["val/running_loss"]
+    assert results["val/running_loss"] == pytest.approx(float(rows[-1]["val/running_loss"]), rel=1e-6)
+    # Training itself does not see it: without, it goes the same way.
+    train(dataclasses.replace(RECIPE, batchnorm_batches=0), tmp_path / "run")
+    without = RunFolder(tmp_path / "run").read_metrics()
+    assert [row["train/loss"] for row in without] == [row["train/loss"] for row in rows]
+    assert [row["val/loss"] for row in without] == [row["val/running_loss"] for row in rows]
+    assert "val/running_loss" not in without[0]
+
+
+# What is kept.
+
+
+def test_metrics_hold_what_the_issue_names(finished: tuple[RunFolder, dict[str, Any], Spy]) -> None:
+    folder, _, _ = finished
+    columns = set(folder.read_metrics()[0])
+    layers = ("layers.1", "layers.4", "layers.7")
+    assert columns == {
+        *("epoch", "lr", "train/loss", "train/accuracy"),
+        *(f"val/{kind}{number}" for kind in ("", "noisy_", "running_") for number in ("loss", "accuracy")),
+        *(f"std/{side}/{number}" for side in ("forward", "backward") for number in (1, 2, 3)),
+        *(f"share/{layer}/{level}" for layer in layers for level in (-1, 0, 1)),
+        *(f"changed/{layer}" for layer in layers),
+        *(f"grad_norm/{layer}" for layer in layers),
+    }
+    assert numbers(folder, "std/forward/2") == pytest.approx([STD, STD, 0, 0], abs=1e-6)
+    for layer in layers:
+        shares = [numbers(folder, f"share/{layer}/{level}") for level in (-1, 0, 1)]
+        assert [sum(epoch) for epoch in zip(*shares, strict=True)] == pytest.approx([1] * 4)
+        assert all(0 < share < 0.9 for share in numbers(folder, f"changed/{layer}"))
+        assert all(norm > 0 for norm in numbers(folder, f"grad_norm/{layer}"))
+
+
+def test_tensorboard_shows_the_same_numbers(finished: tuple[RunFolder, dict[str, Any], Spy]) -> None:
+    folder, _, _ = finished
+    events = EventAccumulator(str(folder.tensorboard))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == set(folder.read_metrics()[0]) - {"epoch"}
+    shown = events.Scalars("val/accuracy")
+    assert [event.step for event in shown] == [0, 1, 2, 3]
+    assert [event.value for event in shown] == pytest.approx(numbers(folder, "val/accuracy"))
+
+
+def test_a_run_keeps_its_recipe_versions_commit_and_seed(finished: tuple[RunFolder, dict[str, Any], Spy]) -> None:
+    folder, results, _ = finished
+    info = json.loads(folder.info.read_text())
+    assert info["seed"] == 0
+    assert (info["torch"], info["lightning"], info["lehr"]) == (torch.__version__, L.__version__, lehr.__version__)
+    assert info["commit"] is None or re.fullmatch("[0-9a-f]{40}", info["commit"])
+    assert info["images"]["shape"] == [1, 8, 8]
+    assert json.loads(folder.results.read_text()) == results
+    assert results["epochs"] == 4
+    assert results["seconds"] > 0
+
+
+def test_level_shares_and_changes_are_those_of_the_hard_weights() -> None:
+    layer = lehr.Linear(4, 1, quantizer=lehr.Quantizer(scale=0.5))
+    model = nn.Sequential(layer)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[-0.3, 0.0, 0.25, 1.0]]))  # at scale 0.5: -1, 0, 1 (at the threshold), 1
+    before = level_codes(model)
+    assert level_shares(model, before) == {"share/0/-1": 0.25, "share/0/0": 0.25, "share/0/1": 0.5}
+    with torch.no_grad():
+        layer.weight.neg_()  # 1, 0, -1 (now beyond the threshold by H(0) = 1: 0), -1
+    assert level_codes(model)["0"].tolist() == [[2, 1, 1, 0]]
+    assert changed_shares(level_codes(model), before) == {"changed/0": 0.75}
+
+
+# Going on.
+
+
+def test_a_finished_run_is_not_trained_again(finished: tuple[RunFolder, dict[str, Any], Spy]) -> None:
+    folder, results, _ = finished
+    spy = Spy()
+    assert resume(folder.path, callbacks=[spy]) == results
+    assert not spy.trained
+
+
+class Crash(L.Callback):
+    """An error at the start of an epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch == self.epoch:
+            raise ZeroDivisionError
+
+
+def test_resuming_repeats_only_what_was_lost_and_tensorboard_shows_no_epoch_twice(
+    finished: tuple[RunFolder, dict[str, Any], Spy], tmp_path: Path
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    with pytest.raises(ZeroDivisionError):
+        train(RECIPE, run.path, callbacks=[Crash(2)])
+    assert len(run.read_metrics()) == 2
+    run.write_metrics([*run.read_metrics(), {"epoch": 2, "lr": 7}])  # the row came, its checkpoint did not
+    spy = Spy()
+    results = resume(run.path, callbacks=[spy])
+    assert len(spy.trained) == 2 * 19
+    assert run.metrics.read_text() == finished[0].metrics.read_text()
+    assert results is not None
+    assert results["test/loss"] == finished[1]["test/loss"]
+    events = EventAccumulator(str(run.tensorboard))
+    events.Reload()
+    assert [event.step for event in events.Scalars("lr")] == [0, 1, 2, 3]
+
+
+def test_other_circumstances_are_told_when_resuming(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    with pytest.raises(ZeroDivisionError):
+        train(RECIPE, run.path, callbacks=[Crash(1)])
+    info = json.loads(run.info.read_text())
+    run.info.write_text(json.dumps({**info, "torch": "1.0", "threads": 64}))
+    with pytest.warns(
+        RunWarning, match=r"began with torch 1\.0, threads 64 and goes on with torch .*: not bit for bit"
+    ):
+        resume(run.path)
+
+
+def test_a_folder_with_a_run_is_not_written_over(finished: tuple[RunFolder, dict[str, Any], Spy]) -> None:
+    with pytest.raises(RunError, match="holds a run already"):
+        train(RECIPE, finished[0].path)
+
+
+def test_a_new_run_finds_a_new_name(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    assert unused_path(path) == path
+    path.mkdir()
+    assert unused_path(path) == tmp_path / "run-2"
+    (tmp_path / "run-2").mkdir()
+    assert unused_path(path) == tmp_path / "run-3"
+
+
+# Starting from full precision.
+
+
+@pytest.fixture(scope="module")
+def full_precision(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fp") / "run"
+    train(dataclasses.replace(RECIPE, algorithm=FullPrecision(), epochs=3), path)
+    return path
+
+
+def test_full_precision_has_no_noise_no_levels_and_no_annealing(full_precision: Path) -> None:
+    folder = RunFolder(full_precision)
+    assert not [name for name in folder.read_metrics()[0] if name.startswith(("std", "share", "changed", "val/noisy"))]
+    assert json.loads(folder.results.read_text())["test/accuracy"] > 0.93
+
+
+def test_fine_tuning_starts_with_the_trained_weights_and_is_ahead_from_the_first_epoch(
+    full_precision: Path, finished: tuple[RunFolder, dict[str, Any], Spy], tmp_path: Path
+) -> None:
+    recipe = dataclasses.replace(RECIPE, start=full_precision, optimizer=Optimizer(lr=1e-3))
+    teacher, _ = load_network(full_precision)
+    splits = load("digits")
+    model = build(recipe, _images(splits), start=full_precision)
+    theirs = dict(teacher.named_parameters())
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, theirs[name])
+    results = train(recipe, tmp_path / "run")
+    assert results is not None
+    assert results["test/accuracy"] > 0.9
+    tuned = RunFolder(tmp_path / "run")
+    assert numbers(tuned, "train/accuracy")[0] > numbers(finished[0], "train/accuracy")[0]
+    saved = load_checkpoint(tuned.final)["state_dict"]
+    assert saved["model.layers.1.quantizer.scale"].shape == (64, 1)
+    network, _ = load_network(tuned.path)  # scales and all, without the run it started from
+    assert torch.equal(network.state_dict()["layers.1.quantizer.scale"], saved["model.layers.1.quantizer.scale"])
+
+
+def test_a_start_that_does_not_fit_is_told(full_precision: Path, finished: tuple[RunFolder, Any, Any]) -> None:
+    images = _images(load("digits"))
+    wide = dataclasses.replace(RECIPE, model=Model("mlp", hidden=(32, 64)))
+    with pytest.raises(RunError, match=r"is not this recipe's in full precision: size mismatch for layers\.1\.weight"):
+        build(wide, images, start=full_precision)
+    with pytest.raises(RunError, match="is not this recipe's in full precision: Unexpected key"):
+        build(RECIPE, images, start=finished[0].path)
+    with pytest.raises(RunError, match="is not a run"):
+        build(RECIPE, images, start=full_precision.parent)
+
+
+def _images(splits: Splits) -> Any:
+    from lehr.training.run import Images
+
+    return Images.of(splits.train)
+
+
+# What stops a run.
+
+
+def test_a_loss_that_is_no_number_stops_the_run_with_layer_and_step(tmp_path: Path) -> None:
+    absurd = dataclasses.replace(
+        RECIPE, algorithm=FullPrecision(), optimizer=Optimizer("sgd", lr=1e38), model=Model("mlp", hidden=(8,))
+    )
+    message = r"the loss became (nan|inf) at step 1 \(epoch 0\); the output of layer layers\.1 is not finite"
+    with pytest.raises(Diverged, match=message) as error:
+        train(absurd, tmp_path / "run")
+    assert "smaller learning rate or gradient clipping (--optimizer.lr, --optimizer.clip_norm)" in str(error.value)
+    assert not RunFolder(tmp_path / "run").read_metrics()
+
+
+class Poison(L.Callback):
+    """Makes a weight infinite at a step."""
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step == 25:
+            with torch.no_grad():
+                pl_module.get_parameter("model.layers.5.weight")[3] = torch.inf
+
+
+def test_a_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Diverged, match=r"at step 25 \(epoch 1\); the weight of layer layers\.5 is not finite"):
+        train(RECIPE, tmp_path / "run", callbacks=[Poison()])
+    assert len(RunFolder(tmp_path / "run").read_metrics()) == 1  # the epoch before is kept
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"data": Data("digits", batch_size=5000)}, ValueError, "1253 training images do not fill one batch of 5000"),
+        ({"data": Data("nope")}, ValueError, "no data set is called 'nope'"),
+        ({"data": Data("cifar10", root=Path("/nowhere"))}, lehr.data.DataError, "/nowhere"),  # pyright: ignore[reportAttributeAccessIssue]
+        ({"accelerator": "abacus"}, ValueError, "abacus"),
+        ({"strategy": "luck"}, ValueError, "luck"),
+        ({"start": Path("/nowhere")}, RunError, "/nowhere is not a run"),
+        ({"algorithm": FullPrecision(), "schedule": Schedule("multi-step")}, ValueError, "nothing is annealed"),
+    ],
+)
+def test_what_cannot_be_trained_leaves_no_folder(
+    changes: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        train(dataclasses.replace(RECIPE, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# Other ways to compute.
+
+
+def test_bfloat16_trains_and_is_evaluated_in_full_precision(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ("digits-ana", "--precision", "bf16-mixed", "--epochs", 4, "--annealing.duration", 1, "--out", run)
+    code, output = lehr_process("train", *words, output=tmp_path / "log")
+    assert code == 0, output
+    results = json.loads((run / "results.json").read_text())
+    assert results["test/accuracy"] > 0.85
+    assert evaluate(run)["test/loss"] == pytest.approx(results["test/loss"], rel=1e-6)
+    assert load_checkpoint(RunFolder(run).final)["state_dict"]["model.layers.1.weight"].dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler, about itself
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_compiled_network_trains_as_the_plain_one_without_recompiling_as_noise_falls(tmp_path: Path) -> None:
+    annealing = Annealing("all-at-once", duration=1, law=Linear(), per="batch")
+    recipe = dataclasses.replace(RECIPE, annealing=annealing, epochs=2)
+    train(recipe, tmp_path / "plain")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    train(dataclasses.replace(recipe, compile=True), tmp_path / "compiled")
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    plain, compiled = (numbers(RunFolder(tmp_path / name), "train/loss") for name in ("plain", "compiled"))
+    assert compiled == pytest.approx(plain, rel=0.02)
+    assert "model.layers.1.weight" in load_checkpoint(RunFolder(tmp_path / "compiled").final)["state_dict"]
+
+
+@pytest.mark.parametrize(
+    "optimizer", [Optimizer("adamw", lr=0.01, weight_decay=1e-4), Optimizer("sgd", lr=0.1, clip_norm=1.0)]
+)
+@pytest.mark.parametrize("schedule", [Schedule("one-cycle"), Schedule("cosine", warmup=0.5)])
+def test_every_optimizer_and_schedule_trains(optimizer: Optimizer, schedule: Schedule, tmp_path: Path) -> None:
+    recipe = dataclasses.replace(
+        RECIPE, optimizer=optimizer, schedule=schedule, epochs=2, annealing=Annealing(duration=0)
+    )
+    train(recipe, tmp_path / "run")
+    losses = numbers(RunFolder(tmp_path / "run"), "train/loss")
+    assert losses[1] < losses[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Diary(Algorithm):
+    """Notes what the engine asks of an algorithm."""
+
+    entries: list[str] = dataclasses.field(default_factory=list)
+
+    def convert_(self, model: nn.Module, *, trained: bool = False) -> None:
+        self.entries.append(f"convert {trained}")
+
+    def wrap(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+        self.entries.append("wrap")
+        return torch.optim.SGD(model.parameters(), lr=optimizer.param_groups[0]["lr"])
+
+    def before_epoch_(self, model: nn.Module, epoch: int, epochs: int) -> None:
+        self.entries.append(f"epoch {epoch} of {epochs}")
+
+    def after_step_(self, model: nn.Module) -> None:
+        self.entries.append("step")
+
+
+def test_the_engine_calls_the_algorithm_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lehr.training.engine.dump", lambda recipe: "")  # a recipe of this test alone
+    diary = Diary()
+    train(dataclasses.replace(RECIPE, algorithm=diary, epochs=2), tmp_path / "run")
+    epoch = ["step"] * 19
+    assert diary.entries == ["convert False", "wrap", "epoch 0 of 2", *epoch, "epoch 1 of 2", *epoch]
+
+
+# A user's own script.
+
+
+class Plain(L.LightningModule):
+    """A Lightning module that knows nothing of lehr's engine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        digits = load("digits").train
+        self.model = MLP((1, 8, 8), hidden=(64,), mean=digits.mean, std=digits.std)
+        lehr.quantize_(self.model, scale="fixed")
+        self.stds: list[float] = []
+
+    def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        layer = self.model.layers[1]
+        assert isinstance(layer, lehr.Linear)
+        self.stds.append(layer.quantizer.forward_std.item())
+        return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+def trainer(path: Path, epochs: int, callback: L.Callback) -> L.Trainer:
+    return L.Trainer(
+        max_epochs=epochs,
+        callbacks=[callback],
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=path,
+    )
+
+
+@pytest.mark.parametrize("per", ["epoch", "batch"])
+def test_the_annealing_callback_works_in_a_lightning_script_of_ones_own_and_through_its_checkpoints(
+    tmp_path: Path, per: Any
+) -> None:
+    def annealing() -> NoiseAnnealing:
+        return NoiseAnnealing(lambda layers: hierarchical(layers, duration=2), Linear(), per=per)
+
+    batches = Batches(load("digits").train, 256, shuffle=True, drop_last=True)
+    steps = len(batches)
+    whole = Plain()
+    trainer(tmp_path, 4, annealing()).fit(whole, batches)
+    fraction = [step // steps if per == "epoch" else step / steps for step in range(4 * steps)]
+    expected = [STD * max(0.0, 1 - time / 2) for time in fraction]
+    assert whole.stds == pytest.approx(expected, abs=1e-6)
+
+    first, second = Plain(), Plain()
+    batches.set_epoch(0)
+    half = trainer(tmp_path, 1, annealing())
+    with pytest.warns(AnnealingWarning):
+        half.fit(first, batches)
+    half.save_checkpoint(tmp_path / "half.ckpt")
+    trainer(tmp_path, 4, annealing()).fit(second, batches, ckpt_path=tmp_path / "half.ckpt", weights_only=True)
+    assert first.stds + second.stds == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_callback_takes_one_window_for_all_layers_and_a_backward_law(tmp_path: Path) -> None:
+    model = Plain()
+    callback = NoiseAnnealing(Window(0, 1), Constant(final=0.0), backward_law=Linear(final=0.5))
+    batches = Batches(load("digits").train, 512, drop_last=True)
+    with pytest.warns(AnnealingWarning, match="still have noise"):
+        trainer(tmp_path, 2, callback).fit(model, batches)
+    assert callback.annealer is not None
+    assert [std.item() for std in _backward(model)] == pytest.approx([STD / 2] * 3)
+
+
+def _backward(model: nn.Module) -> list[Tensor]:
+    return [module.backward_std for module in model.modules() if isinstance(module, lehr.Quantizer)]
+
+
+# Loading.
+
+
+def test_a_network_is_loaded_without_its_data_set(
+    finished: tuple[RunFolder, dict[str, Any], Spy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lehr.training.run.load_data", None)
+    model, example = network_of(str(finished[0].path))
+    assert model(example).shape == (1, 10)
+
+
+def test_an_unfinished_run_is_loaded_as_far_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        train(RECIPE, tmp_path / "run", callbacks=[Crash(1)])
+    model, _ = load_network(tmp_path / "run")
+    saved = load_checkpoint(RunFolder(tmp_path / "run").checkpoint(1))["state_dict"]
+    assert torch.equal(model.state_dict()["layers.1.weight"], saved["model.layers.1.weight"])
+    RunFolder(tmp_path / "run").checkpoint(1).unlink()
+    with pytest.raises(RunError, match="has no checkpoint yet: continue it with `lehr train --resume"):
+        load_network(tmp_path / "run")
