@@ -56,7 +56,15 @@ VECTOR_FILES = {
     "avx512.c": ("LEHR_HAVE_AVX512", ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mpopcnt")),
     "amx.c": (
         "LEHR_HAVE_AMX",
-        ("-mamx-tile", "-mamx-int8", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vpopcntdq"),
+        (
+            "-mamx-tile",
+            "-mamx-int8",
+            "-mavx512f",
+            "-mavx512bw",
+            "-mavx512dq",
+            "-mavx512vl",
+            "-mavx512vpopcntdq",
+        ),
     ),
 }
 _KERNEL_NAMES = {
