@@ -164,7 +164,8 @@ def expected_slope(
     rises = _rises(step, kind, width)
     if isinstance(width, Tensor):  # one width for all
         return _sum(kind.bump_about, x, rises, out).mul_(kind.peak(width))
-    return _sum(kind.bump_about, x, [(place, wide, rise * kind.peak(wide)) for place, wide, rise in rises], out)
+    peaked = [(place, wide, rise * float(kind.peak(wide))) for place, wide, rise in rises]
+    return _sum(kind.bump_about, x, peaked, out)
 
 
 def most_probable_level(
