@@ -19,6 +19,7 @@ class Broadcasting(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, thresholds: Tensor, jumps: Tensor, lowest: float, half_width: float) -> Tensor:
+        """Theorem 2 (i)."""
         ctx.save_for_backward(x, thresholds, jumps)
         ctx.half_width = half_width
         u = x.unsqueeze(-1) - thresholds
@@ -26,6 +27,7 @@ class Broadcasting(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads: Tensor):
+        """Theorem 2 (ii)."""
         x, thresholds, jumps = ctx.saved_tensors
         u = x.unsqueeze(-1) - thresholds
         inside = (u >= -ctx.half_width) & (u < ctx.half_width)

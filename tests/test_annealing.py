@@ -1,5 +1,9 @@
 """Noise as a function of time: the paper's schedules to the number, and what the Annealer does with them."""
 
+# The items of an nn.Sequential are mere modules to a type checker.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportOperatorIssue=false, reportOptionalMemberAccess=false
+
 import copy
 import math
 import warnings
@@ -320,7 +324,7 @@ class TestComplaints:
 
     def test_a_model_without_quantizers_is_an_error(self):
         with pytest.raises(
-            ValueError, match="this Linear has no quantizer to anneal: convert it with lehr.quantize_ first"
+            ValueError, match=r"this Linear has no quantizer to anneal: convert it with lehr.quantize_ first"
         ):
             Annealer(nn.Linear(2, 2), Window(0, 1))
 

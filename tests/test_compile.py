@@ -1,5 +1,9 @@
 """torch.compile: one graph, one compilation however the noise anneals, and eager's results, at the ties too."""
 
+# The items of an nn.Sequential are mere modules to a type checker.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportOperatorIssue=false, reportOptionalMemberAccess=false
+
 import math
 
 import pytest
@@ -75,6 +79,15 @@ class TestOneCompilation:
                 got = run(compiled, x)
                 torch.manual_seed(0)
                 torch.testing.assert_close(got, run(quantizer, x), equal_nan=True)
+
+    @pytest.mark.parametrize("kind", NOISES)
+    @pytest.mark.parametrize("mode", ["expectation", "mode", "sample"])
+    def test_channels_last_is_one_graph_too(self, kind, mode):
+        x = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+        compiled = torch.compile(
+            Quantizer(forward=kind(0.3), backward=kind(0.3), mode=mode), backend="eager", fullgraph=True
+        )
+        assert run(compiled, x)[0].is_contiguous(memory_format=torch.channels_last)
 
     def test_quantize_itself_with_a_tensor_of_std(self):
         def function(x, std):

@@ -72,7 +72,7 @@ class TestTheFormulas:
         noise = kind(0.3)
         for x in (-2.0, -0.5, 0.0, 0.37, 0.5, 1.4):
             jumps = [threshold - x for threshold in step.thresholds]
-            corners = [-math.sqrt(6), -math.sqrt(3), 0, math.sqrt(3), math.sqrt(6)]
+            corners = (-math.sqrt(6), -math.sqrt(3), 0, math.sqrt(3), math.sqrt(6))
             pieces = sorted({-12.0, *jumps, *(0.3 * corner for corner in corners), 12.0})
             integral = 0.0
             for low, high in itertools.pairwise(pieces):
@@ -136,9 +136,21 @@ class TestTheTies:
     @pytest.mark.parametrize("bits", [2, 4, 8])
     def test_touching_windows_of_many_levels_leave_no_gap(self, bits):
         step = MultiStep.uniform(bits, signed=True, step=0.125)
-        edges = torch.tensor(list(step.levels[:-1]))
+        edges = torch.tensor(step.levels[:-1])
         gradient = value_and_gradient(edges, step, Uniform.half_width(0.0625))[1]
         assert gradient.tolist() == [1.0] * len(edges)
+
+    @numbers
+    @given(st.integers(2, 8), st.floats(0.01, 10), st.sampled_from([torch.float32, torch.float64]))
+    def test_windows_that_touch_are_one_whatever_their_numbers(self, bits, size, dtype):
+        """A step of any size, std from float32: no point of the ramp counts twice or not at all."""
+        step = MultiStep.uniform(bits, step=size)
+        seams = torch.tensor(step.levels[1:-1], dtype=dtype)
+        x = torch.cat([seams, seams.nextafter(seams + 1), seams.nextafter(seams - 1)])
+        for std in (Uniform.half_width(size / 2).std, torch.tensor(Uniform.half_width(size / 2).std)):
+            value, gradient = value_and_gradient(x, step, Uniform(std))
+            torch.testing.assert_close(gradient, torch.ones_like(x), rtol=1e-5, atol=0)
+            torch.testing.assert_close(value, x, rtol=1e-5, atol=1e-5 * size)
 
     def test_without_noise_a_threshold_goes_up(self):
         value, gradient = value_and_gradient(torch.tensor([-0.5, 0.5]), TERNARY, Dirac())

@@ -1,5 +1,9 @@
 """Quantizer, Linear and Conv: modules around Theorem 2 that behave as torch's own."""
 
+# The items of an nn.Sequential are mere modules to a type checker.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportOperatorIssue=false, reportOptionalMemberAccess=false
+
 import copy
 import io
 import math

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import lehr
 from lehr import Dirac, Logistic, Normal, Triangular, Uniform
+from lehr.noise import Noise
 from restated import BY_SCIPY, NOISES, numbers
 
 every_noise = pytest.mark.parametrize("kind", NOISES)
@@ -156,7 +156,7 @@ def test_other_wrong_arguments_are_errors():
     with pytest.raises(TypeError, match="expected a number or a tensor, got 'wide'"):
         Normal("wide")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError):
-        lehr.noise.Noise(1.0)  # pyright: ignore[reportAbstractUsage]
+        Noise(1.0)  # pyright: ignore[reportAbstractUsage]
 
 
 def test_a_noise_is_a_frozen_value_that_prints():

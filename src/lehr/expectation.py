@@ -32,7 +32,7 @@ from torch.autograd.function import once_differentiable
 
 from lehr.blockwise import blockwise
 from lehr.multistep import MultiStep
-from lehr.noise import NEGLIGIBLE, Dirac, Noise, Number, Uniform, collapse, known
+from lehr.noise import NEGLIGIBLE, Dirac, Noise, Number, Uniform, at_least, collapse, known
 
 Mode = Literal["expectation", "mode", "sample"]
 
@@ -164,8 +164,7 @@ def expected_slope(
     rises = _rises(step, kind, width)
     if isinstance(width, Tensor):  # one width for all
         return _sum(kind.bump_about, x, rises, out).mul_(kind.peak(width))
-    peaked = [(place, wide, rise * float(kind.peak(wide))) for place, wide, rise in rises]
-    return _sum(kind.bump_about, x, peaked, out)
+    return _sum(kind.bump_about, x, [(place, wide, rise * float(kind.peak(wide))) for place, wide, rise in rises], out)
 
 
 def most_probable_level(
@@ -175,13 +174,12 @@ def most_probable_level(
     reached = kind.cdf_about(x, step.thresholds[0], width)  # P(σ >= q_1)
     best = 1 - reached
     level = torch.clamp(x, 0, 0, out=out).add_(step.levels[0])  # NaN stays NaN
-    better = torch.empty_like(x)
     for threshold, candidate in zip((*step.thresholds[1:], None), step.levels[1:], strict=True):
         beyond = torch.zeros_like(x) if threshold is None else kind.cdf_about(x, threshold, width)
         probability = reached.sub_(beyond)
-        torch.ge(probability, best, out=better)
+        better = at_least(probability, best)
         level.sub_(level * better).add_(better, alpha=candidate)
-        best, reached = torch.maximum(best, probability, out=best), beyond
+        best, reached = torch.maximum(best, probability), beyond
     return level
 
 
@@ -258,7 +256,8 @@ def _rises(step: MultiStep, kind: type[Noise], width: Number) -> Sequence[tuple[
     could count twice. 8 bits under the noise of half a step are a single ramp.
     """
     if kind is Uniform and isinstance(width, float):
-        return _merged_windows(step, width)
+        merged = _merged_windows.__wrapped__ if torch.compiler.is_compiling() else _merged_windows
+        return merged(step, width)
     return [(threshold, width, jump) for threshold, jump in zip(step.thresholds, step.jumps, strict=True)]
 
 
@@ -285,7 +284,7 @@ def _sum(
     total, spare = term(x, place, width, out), None
     total = total if weight == 1 else total.mul_(weight)
     for place, width, weight in rest:
-        spare = term(x, place, width, spare)
+        spare = term(x, place, width, None if torch.compiler.is_compiling() else spare)  # compilers reuse by themselves
         total.add_(spare, alpha=weight)
     return total
 
