@@ -268,7 +268,8 @@ def build(compiler: Sequence[str], *, flags: tuple[str, ...] = (), folder: Path 
 
 def _compile_all(compiler: Sequence[str], flags: tuple[str, ...], folder: Path) -> list[str]:
     """Compile scalar.c and, for x86-64, the vector files this compiler knows the flags of."""
-    common = [*compiler, *FLAGS, "-fPIC", *flags, "-c"]
+    program, *chosen = compiler
+    common = [program, *FLAGS, "-fPIC", *chosen, *flags, "-c"]  # what CC says comes later, so it wins
     objects, macros = [], []
     if platform.machine() in ("x86_64", "AMD64"):
         for file, (macro, own) in VECTOR_FILES.items():
