@@ -5,12 +5,17 @@ chosen. Here each class gives count * (its size) / (all), rounded by largest rem
 for CIFAR-10.
 """
 
+from typing import TypeVar
+
 import torch
 
 from .dataset import Dataset
+from .image_files import ImageFiles
+
+Labelled = TypeVar("Labelled", Dataset, ImageFiles)
 
 
-def hold_out(dataset: Dataset, count: int, *, seed: int) -> tuple[Dataset, Dataset]:
+def hold_out(dataset: Labelled, count: int, *, seed: int) -> tuple[Labelled, Labelled]:
     """Return (kept, held out); both keep the data set's order.
 
     >>> from lehr.data import load

@@ -1,7 +1,9 @@
 """Networks of the paper, each written once, in full precision: an algorithm quantizes them in place."""
 
+from lehr.models.alexnet import AlexNet
 from lehr.models.input import Input
 from lehr.models.mlp import MLP
+from lehr.models.mobilenet_v2 import MobileNetV2
 from lehr.models.vgg import VGG
 
-__all__ = ["MLP", "VGG", "Input"]
+__all__ = ["MLP", "VGG", "AlexNet", "Input", "MobileNetV2"]

@@ -1,0 +1,110 @@
+"""An epoch as steps, each dealt out among the processes that train together, and the position in it.
+
+- every sample comes once an epoch, on one rank (`drop_last` leaves out those that fill no whole step);
+- every rank has the same number of steps, and none an empty one;
+- a step's samples are a function of (seed, epoch, step) alone, so that a run that was interrupted goes on bit for bit:
+  `set_epoch(epoch, start=step)`, and the next batch is the one that would have come.
+
+Iterating gives the epoch's batches from `start` to its end and turns to the next epoch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from .seed import mixed
+
+Batch = tuple[Tensor, Tensor]
+"""Images, uint8 (batch, channel, height, width), and labels, int64 (batch,)."""
+
+
+class Position(TypedDict):
+    """The batch that comes next."""
+
+    epoch: int
+    step: int
+
+
+class Steps(ABC):
+    """Iterates over batches of `count` samples; a subclass answers how to get them.
+
+    `batch_size` is this rank's own share of a step, `rank` of `world_size` this process among those that train
+    together. A last step with fewer samples than ranks is joined to the one before, whose batches then have one sample
+    more.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"a batch has at least 1 sample, got batch_size={batch_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank lies in 0..world_size - 1, got rank={rank} of world_size={world_size}")
+        if 0 < count < world_size:
+            raise ValueError(f"{count} samples are too few for {world_size} ranks")
+        self.count, self.batch_size, self.rank, self.world_size = count, batch_size, rank, world_size
+        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.epoch = self.start = 0
+        self._next = Position(epoch=0, step=0)
+
+    @abstractmethod
+    def produce(self, epoch: int, start: int) -> Iterator[Batch]:
+        """Give the batches of this rank in `epoch`, from step `start` on."""
+
+    def __len__(self) -> int:
+        """Return the number of steps of a whole epoch, wherever `start` is; the same on every rank."""
+        full, rest = divmod(self.count, self.batch_size * self.world_size)
+        joined = full > 0 and rest < self.world_size
+        return full if self.drop_last or joined else full + (rest > 0)
+
+    def set_epoch(self, epoch: int, *, start: int = 0) -> None:
+        """Let the next iteration give the batches of `epoch` from step `start` on."""
+        if epoch < 0 or not 0 <= start <= len(self):
+            raise ValueError(f"epoch is at least 0 and start in 0..{len(self)}, got epoch={epoch}, start={start}")
+        self.epoch, self.start = epoch, start
+        self._next = Position(epoch=epoch, step=start)
+
+    def state_dict(self) -> Position:
+        """Return the position of the batch that comes next."""
+        return self._next.copy()
+
+    def load_state_dict(self, state: Position) -> None:
+        """Go to a position of `state_dict`."""
+        self.set_epoch(state["epoch"], start=state["step"])
+
+    def __iter__(self) -> Iterator[Batch]:
+        # A generator: epoch and start are read when the first batch is asked for, not when `iter` is called, because
+        # Lightning calls `iter` before it announces the epoch. It also stops asking at the last batch, so the turn to
+        # the next epoch comes before that batch is handed out.
+        epoch, start, steps = self.epoch, self.start, len(self)
+        for step, batch in enumerate(self.produce(epoch, start), start):
+            if step + 1 == steps:
+                self.set_epoch(epoch + 1)
+            else:
+                self._next = Position(epoch=epoch, step=step + 1)
+            yield batch
+
+    def order(self, epoch: int) -> Tensor:
+        """Return this epoch's order of all samples, on the CPU: the same on every rank and device."""
+        if not self.shuffle:
+            return torch.arange(self.count)
+        return torch.randperm(self.count, generator=torch.Generator().manual_seed(mixed(self.seed, epoch)))
+
+    def span(self, step: int, rank: int | None = None) -> range:
+        """Return where in the epoch's order the samples of a rank (this one) at `step` stand."""
+        first = step * self.batch_size * self.world_size
+        last = first + self.batch_size * self.world_size
+        if step + 1 == len(self) and not self.drop_last:
+            last = self.count
+        return range(first + (self.rank if rank is None else rank), last, self.world_size)

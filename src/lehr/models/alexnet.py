@@ -1,0 +1,99 @@
+"""The paper's AlexNet for ImageNet (its appendix, Table 4): five convolutions and three fully connected layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from lehr.models.input import Input
+
+# Of each convolution: output channels, kernel, stride, padding, and whether a 3x3 max-pool of stride 2 follows.
+_CONVOLUTIONS = (
+    (64, 11, 4, 2, True),
+    (192, 5, 1, 2, True),
+    (384, 3, 1, 1, False),
+    (256, 3, 1, 1, False),
+    (256, 3, 1, 1, True),
+)
+
+
+class AlexNet(nn.Module):
+    """Conv11x11/4 64-pool, 5x5 192-pool, 3x3 384, 256, 256-pool; Linear 4096, 4096, classes.
+
+    Each layer is followed by BatchNorm, the last too, and all but the last by an activation; max-pools stand before
+    BatchNorm; there is no bias before BatchNorm and no dropout. At width 1 on 227x227 images: 61.1 M weights,
+    716.8 M MAC. `width` multiplies all channels.
+
+    >>> import torch
+    >>> AlexNet((3, 63, 63), classes=5, width=1 / 16)(torch.zeros(2, 3, 63, 63, dtype=torch.uint8)).shape
+    torch.Size([2, 5])
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int] = (3, 227, 227),
+        classes: int = 1000,
+        *,
+        width: float = 1.0,
+        mean: Sequence[float] = (0.485, 0.456, 0.406),
+        std: Sequence[float] = (0.229, 0.224, 0.225),
+        input_bits: int | None = None,
+    ) -> None:
+        super().__init__()
+        channels, *sides = shape
+        self.input = Input(mean, std, input_bits)
+        layers: list[nn.Module] = []
+        for features, kernel, stride, padding, pooled in _CONVOLUTIONS:
+            after = _scaled(features, width)
+            layers.append(nn.Conv2d(channels, after, kernel, stride, padding, bias=False))
+            sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
+            if pooled:
+                layers.append(nn.MaxPool2d(kernel_size=3, stride=2))
+                sides = [(side - 3) // 2 + 1 for side in sides]
+            layers += [nn.BatchNorm2d(after), nn.ReLU()]
+            channels = after
+        if min(sides) < 1:
+            raise ValueError(f"AlexNet's strides need images of at least 63x63 pixels, got {shape[1]}x{shape[2]}")
+        self.features = nn.Sequential(*layers)
+        inner = _scaled(4096, width)
+        self.classifier = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(channels * sides[0] * sides[1], inner, bias=False),
+            nn.BatchNorm1d(inner),
+            nn.ReLU(),
+            nn.Linear(inner, inner, bias=False),
+            nn.BatchNorm1d(inner),
+            nn.ReLU(),
+            nn.Linear(inner, classes, bias=False),
+            nn.BatchNorm1d(classes),
+        )
+
+    @property
+    def annealing_groups(self) -> list[list[str]]:
+        """The paths whose noise decays together: each layer with its activation, from the input on.
+
+        The paper delays AlexNet's decay by one layer's time: layer l over epochs [50 l, 50 (l + 1)], which is
+        `lehr.annealing.hierarchical(8, duration=50, delay=50)`.
+        """
+        groups: list[list[str]] = []
+        for path, module in self.named_modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                groups.append([path])
+            elif groups and path.count(".") == 1 and not isinstance(module, _BETWEEN):
+                groups[-1].append(path)
+        return groups
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, *shape), uint8
+    ) -> Tensor:
+        """Scores, (batch, class)."""
+        return self.classifier(self.features(self.input(x)))
+
+
+_BETWEEN = (nn.MaxPool2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.Flatten)  # what stands between a layer and its activation
+
+
+def _scaled(channels: int, width: float) -> int:
+    return max(1, round(channels * width))
