@@ -1,5 +1,6 @@
 import itertools
 import logging
+import sys
 from pathlib import Path
 
 import lightning
@@ -207,6 +208,16 @@ def test_an_accelerator_has_pinned_memory_and_readers_run_ahead():
     )
     with pytest.raises(ValueError, match="at least 0 readers, at least 1 batch ahead, got -1 and 2"):
         Readers(-1)
+
+
+def test_a_reader_says_nothing_when_nobody_takes_its_batches_any_more(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    start = Readers(0).loader([0], lasting=False).worker_init_fn
+    assert start is not None
+    start(0)
+    for error in (ConnectionResetError("gone"), BrokenPipeError("gone"), ValueError("of its own")):
+        sys.excepthook(type(error), error, None)
+    assert capsys.readouterr().err == "ValueError: of its own\n"
 
 
 class Listener(lightning.LightningModule):
