@@ -40,7 +40,8 @@ class Check:
 
     def __str__(self) -> str:
         logits = "are equal" if self.logits == 0 else f"differ by at most {self.logits:.2g}"
-        return f"{self.backend}: {self.images} images, {self.classes} classes differ from {self.reference}, logits {logits}"
+        found = f"{self.images} images, {self.classes} classes differ from {self.reference}"
+        return f"{self.backend}: {found}, logits {logits}"
 
 
 @torch.inference_mode()
