@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from imagenet_files import number, photographs, write_tree
+from imagenet_files import number, photographs, write_pictures, write_tree
 from lehr.data import CentreCrop, Colour, DataError, ImageFiles, RandomCrop, StreamedBatches, batches_of, examples_of
 from lehr.data.image_folder import read_folder
 from lehr.data.reading import Readers, usual_readers
@@ -20,6 +20,12 @@ from lehr.data.reading import Readers, usual_readers
 def files(tmp_path_factory) -> ImageFiles:
     """24 images; image n has brightness 10 n and label n // 8."""
     return read_folder(write_tree(tmp_path_factory.mktemp("images")) / "train", size=16)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> ImageFiles:
+    """12 images in which every crop is another."""
+    return read_folder(write_pictures(tmp_path_factory.mktemp("pictures")) / "train", size=16)
 
 
 @pytest.fixture
@@ -92,16 +98,20 @@ def test_an_iteration_that_was_broken_off_begins_the_epoch_again(files):
     assert same([next(iter(batches))], [first])
 
 
-def test_a_samples_crop_does_not_depend_on_ranks_or_batches(files):
-    """The same images come out, whoever decodes them; colours are a step's own."""
-
-    def crops(**options) -> list[bytes]:
+def test_a_samples_crop_depends_on_seed_epoch_and_sample_alone(pictures):
+    def crops(epoch: int = 0, files: ImageFiles = pictures, **options) -> set[bytes]:
         batches = training(files, augment=None, drop_last=False, **options)
-        return [bytes(image.contiguous().flatten().tolist()) for images, _ in batches for image in images]
+        batches.set_epoch(epoch)
+        return {bytes(image.contiguous().flatten().tolist()) for images, _ in batches for image in images}
 
-    one = sorted(crops())
-    assert sorted(crops(batch_size=7)) == one
-    assert sorted(crops(rank=0, world_size=2) + crops(rank=1, world_size=2)) == one
+    once = crops()
+    assert len(once) == 12
+    assert crops(batch_size=7) == once
+    assert crops(shuffle=False) == once
+    assert crops(rank=0, world_size=2) | crops(rank=1, world_size=2) == once
+    assert crops(files=pictures.take(torch.arange(6, 12))) < once
+    assert not crops(epoch=1) & once
+    assert not crops(seed=6) & once
 
 
 @settings(max_examples=15, deadline=None)
