@@ -44,8 +44,9 @@ RECIPE = Recipe(
 )
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterable[None]:
+    """For the runs that fixtures make too: sums of two threads are rounded otherwise than those of one."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
