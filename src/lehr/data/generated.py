@@ -1,7 +1,7 @@
 """A stand-in for ImageNet: a small folder of drawn JPEGs, of any shape and size, in its layout.
 
-Each class is a figure of random colour, size and place on a random ground, so that a network learns it in minutes, and
-every part of the road from files to batches is walked without ImageNet.
+Each class is a figure of random colour, size and place on a random ground, so that there is something to
+learn, and every part of the road from files to batches is walked without ImageNet.
 """
 
 import random
