@@ -190,12 +190,12 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--compile", action="store_true", help="steps through torch.compile, both variants")
-    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)  # a process of its own: memory of three steps in MB
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)  # a process of its own: memory of two steps in MB
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.peak:
         run = training_step(options.peak[0], quantized=options.peak[1] == "ANA")
-        for _ in range(3):
+        for _ in range(2):
             run()
         print(peak_memory())
         return 0

@@ -53,6 +53,15 @@ def write_tree(root: Path, classes: int = 3, per_class: int = 8, *, split: str =
     return root
 
 
+def write_pictures(root: Path, count: int = 12, *, split: str = "train") -> Path:
+    """Write images in which every crop is another."""
+    folder = root / split / "class_0"
+    folder.mkdir(parents=True)
+    for at in range(count):
+        smooth(40 + at, 36).save(folder / f"{at:03d}.jpg")
+    return root
+
+
 def number(image: torch.Tensor) -> int:
     """The number an image of `write_tree` shows."""
     return round(float(image.float().mean()) / 10)

@@ -1,5 +1,6 @@
 import itertools
 import logging
+import sys
 from pathlib import Path
 
 import lightning
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from imagenet_files import number, photographs, write_tree
+from imagenet_files import number, photographs, write_pictures, write_tree
 from lehr.data import CentreCrop, Colour, DataError, ImageFiles, RandomCrop, StreamedBatches, batches_of, examples_of
 from lehr.data.image_folder import read_folder
 from lehr.data.reading import Readers, usual_readers
@@ -19,6 +20,12 @@ from lehr.data.reading import Readers, usual_readers
 def files(tmp_path_factory) -> ImageFiles:
     """24 images; image n has brightness 10 n and label n // 8."""
     return read_folder(write_tree(tmp_path_factory.mktemp("images")) / "train", size=16)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> ImageFiles:
+    """12 images in which every crop is another."""
+    return read_folder(write_pictures(tmp_path_factory.mktemp("pictures")) / "train", size=16)
 
 
 @pytest.fixture
@@ -91,16 +98,20 @@ def test_an_iteration_that_was_broken_off_begins_the_epoch_again(files):
     assert same([next(iter(batches))], [first])
 
 
-def test_a_samples_crop_does_not_depend_on_ranks_or_batches(files):
-    """The same images come out, whoever decodes them; colours are a step's own."""
-
-    def crops(**options) -> list[bytes]:
+def test_a_samples_crop_depends_on_seed_epoch_and_sample_alone(pictures):
+    def crops(epoch: int = 0, files: ImageFiles = pictures, **options) -> set[bytes]:
         batches = training(files, augment=None, drop_last=False, **options)
-        return [bytes(image.contiguous().flatten().tolist()) for images, _ in batches for image in images]
+        batches.set_epoch(epoch)
+        return {bytes(image.contiguous().flatten().tolist()) for images, _ in batches for image in images}
 
-    one = sorted(crops())
-    assert sorted(crops(batch_size=7)) == one
-    assert sorted(crops(rank=0, world_size=2) + crops(rank=1, world_size=2)) == one
+    once = crops()
+    assert len(once) == 12
+    assert crops(batch_size=7) == once
+    assert crops(shuffle=False) == once
+    assert crops(rank=0, world_size=2) | crops(rank=1, world_size=2) == once
+    assert crops(files=pictures.take(torch.arange(6, 12))) < once
+    assert not crops(epoch=1) & once
+    assert not crops(seed=6) & once
 
 
 @settings(max_examples=15, deadline=None)
@@ -207,6 +218,16 @@ def test_an_accelerator_has_pinned_memory_and_readers_run_ahead():
     )
     with pytest.raises(ValueError, match="at least 0 readers, at least 1 batch ahead, got -1 and 2"):
         Readers(-1)
+
+
+def test_a_reader_says_nothing_when_nobody_takes_its_batches_any_more(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    start = Readers(0).loader([0], lasting=False).worker_init_fn
+    assert start is not None
+    start(0)
+    for error in (ConnectionResetError("gone"), BrokenPipeError("gone"), ValueError("of its own")):
+        sys.excepthook(type(error), error, None)
+    assert capsys.readouterr().err == "ValueError: of its own\n"
 
 
 class Listener(lightning.LightningModule):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from webdataset.writer import ShardWriter, TarWriter
 
-from imagenet_files import encoded, number, smooth, write_tree
+from imagenet_files import encoded, number, smooth, write_pictures, write_tree
 from lehr.data import CentreCrop, Colour, DataError, RandomCrop, Shards, StreamedBatches, load_images, pack
 from lehr.data.image_folder import read_folder
 from lehr.data.shards import count_samples, hold_out_shards, read_shards
@@ -161,14 +161,23 @@ def test_whole_shards_are_held_out_by_seed(shards):
         hold_out_shards(shards, 21, seed=3)
 
 
-def test_a_held_out_images_crops_are_those_it_has_in_the_whole(shards):
-    kept, _ = hold_out_shards(shards, 6, seed=3)
+def test_a_samples_crop_depends_on_seed_epoch_and_sample_alone(tmp_path):
+    files = read_folder(write_pictures(tmp_path) / "train", size=16)
+    shards = pack(files, tmp_path / "shards", per_shard=4)
+    kept, _ = hold_out_shards(shards, 4, seed=3)
 
-    def crops(part: Shards) -> set[bytes]:
-        batches = training(part, augment=None, drop_last=False)
+    def crops(part: Shards = shards, epoch: int = 0, **options) -> set[bytes]:
+        batches = training(part, augment=None, drop_last=False, **options)
+        batches.set_epoch(epoch)
         return {bytes(image.contiguous().flatten().tolist()) for images, _ in batches for image in images}
 
-    assert crops(kept) < crops(shards)
+    once = crops()
+    assert len(once) == 12
+    assert crops(workers=2) == crops(shuffle=False) == once
+    assert crops(rank=0, world_size=2) | crops(rank=1, world_size=2) == once
+    assert crops(kept) < once
+    assert not crops(epoch=1) & once
+    assert not crops(seed=6) & once
 
 
 def test_imagenet_in_shards_loads_as_imagenet_in_folders_does(root):

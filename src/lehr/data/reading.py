@@ -1,9 +1,11 @@
 """Reader processes: what they hand over, and how they are set up."""
 
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
@@ -56,6 +58,7 @@ class Readers:
             pin_memory=self.pinned,
             persistent_workers=lasting and self.count > 0,
             prefetch_factor=self.prefetch if self.count else None,
+            worker_init_fn=_start_reader,
             generator=torch.Generator(),  # torch's own would be moved by one draw an epoch
         )
 
@@ -64,6 +67,18 @@ def usual_readers() -> int:
     """Return how many readers a rank has unless told: its share of the machine's cores, at most 16."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(_MOST_READERS, max(1, cores // max(1, torch.cuda.device_count())))
+
+
+def _start_reader(number: int) -> None:
+    """Let a reader end without a word when the process that trains is gone."""
+    shown = sys.excepthook
+
+    def quiet(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        # A reader's own errors go to the process that trains; what arrives here is that nobody takes a batch any more.
+        if not isinstance(error, ConnectionError):
+            shown(kind, error, trace)
+
+    sys.excepthook = quiet
 
 
 def _as_it_is(read: Any) -> Any:
