@@ -26,6 +26,10 @@ test: check
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/quantizer.py
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/augment.py
+	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/deploy.py
+	$(BIN)/python benchmarks/approximation.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

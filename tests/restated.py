@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +11,6 @@ import scipy.stats
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import lehr
 
@@ -65,28 +62,3 @@ def value_and_gradient(x: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torc
     y.backward(torch.ones_like(y))
     assert x.grad is not None
     return y.detach(), x.grad
-
-
-class LiveMemory(TorchDispatchMode):
-    """Counts the bytes of the tensors made inside it that are alive together."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-        self._seen: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = {leaf.untyped_storage() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                storage = leaf.untyped_storage()
-                if storage not in given and storage not in self._seen:
-                    self._seen.add(storage)
-                    self.live += storage.nbytes()
-                    weakref.finalize(storage, self._freed, storage.nbytes())
-        self.peak = max(self.peak, self.live)
-        return result
-
-    def _freed(self, count: int) -> None:
-        self.live -= count

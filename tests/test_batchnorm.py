@@ -46,13 +46,15 @@ def test_statistics_become_the_average_over_the_batches_of_the_noise_free_networ
 
 
 def test_modes_momentum_and_parameters_stay(model: nn.Sequential, batches: Tensor) -> None:
-    model[0].eval()
+    layer = model[0]
+    assert isinstance(layer, lehr.Linear)
+    layer.eval()
     modes = [module.training for module in model.modules()]
-    weight = model[0].weight.clone()
+    weight = layer.weight.clone()
     reestimate_(model, batches)
     assert [module.training for module in model.modules()] == modes
     assert model[2].momentum == 0.1
-    assert torch.equal(model[0].weight, weight)
+    assert torch.equal(layer.weight, weight)
 
 
 def test_without_a_batch_nothing_changes(model: nn.Sequential) -> None:

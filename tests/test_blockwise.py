@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from restated import numbers
 
 import lehr.blockwise
 from lehr.blockwise import blockwise
+from restated import numbers
 
 
 def combine(x, factor, other, *, out):

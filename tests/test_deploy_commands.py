@@ -47,9 +47,9 @@ def test_export_compares_every_backend_on_every_test_image(run: Path, capsys: py
     lines = capsys.readouterr().out.splitlines()
     count = len(load("digits").test)
     assert re.search(r"model\.lehr: [\d,]+ bytes", lines[0])
-    assert lines[1].startswith(f"reference run: {count} images, 0 classes and ")
-    assert f"C, scalar: {count} images, 0 classes and 0 logits differ from the reference run" in lines
-    assert f"ONNX, onnxruntime: {count} images, 0 classes and 0 logits differ from the reference run" in lines
+    assert lines[1].startswith(f"reference run: {count} images, 0 classes differ from torch, logits ")
+    assert f"C, scalar: {count} images, 0 classes differ from the reference run, logits are equal" in lines
+    assert f"ONNX, onnxruntime: {count} images, 0 classes differ from the reference run, logits are equal" in lines
 
 
 @pytest.mark.parametrize(("to", "name"), [("onnx", "model.onnx"), ("qonnx", "model.qonnx.onnx"), ("c", "c/model.c")])

@@ -1,5 +1,6 @@
 """Theorem 2: value under the forward noise, gradient under the backward noise, for every noise and step function."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,10 +9,14 @@ import scipy.integrate
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
+import lehr.blockwise
+from lehr import Dirac, Logistic, MultiStep, Normal, Triangular, Uniform
+from lehr.expectation import lipschitz
+from measure import LiveMemory
 from restated import (
     BY_SCIPY,
     NOISES,
-    LiveMemory,
     expected_slope,
     expected_value,
     few_numbers,
@@ -20,10 +25,6 @@ from restated import (
     steps,
     value_and_gradient,
 )
-
-import lehr.blockwise
-from lehr import Dirac, Logistic, MultiStep, Normal, Triangular, Uniform
-from lehr.expectation import lipschitz
 
 every_noise = pytest.mark.parametrize("kind", NOISES)
 TERNARY = MultiStep.ternary()
@@ -63,16 +64,18 @@ class TestTheFormulas:
         np.testing.assert_allclose(single, value, rtol=0, atol=3e-7 * count * max(np.abs(levels)))
 
     @every_noise
-    @pytest.mark.parametrize("step", [TERNARY, MultiStep.sign(), MultiStep((-0.4, 0.1, 1.3), (-1, -0.5, 0.25, 4))], ids=str)
+    @pytest.mark.parametrize(
+        "step", [TERNARY, MultiStep.sign(), MultiStep((-0.4, 0.1, 1.3), (-1, -0.5, 0.25, 4))], ids=str
+    )
     def test_the_value_is_the_integral_of_the_step_function(self, kind, step):
         """∫ σ(x + v) f(v) dv, with nothing of lehr but the density."""
         noise = kind(0.3)
         for x in (-2.0, -0.5, 0.0, 0.37, 0.5, 1.4):
             jumps = [threshold - x for threshold in step.thresholds]
-            corners = [c for c in (-math.sqrt(6), -math.sqrt(3), 0, math.sqrt(3), math.sqrt(6))]
+            corners = (-math.sqrt(6), -math.sqrt(3), 0, math.sqrt(3), math.sqrt(6))
             pieces = sorted({-12.0, *jumps, *(0.3 * corner for corner in corners), 12.0})
             integral = 0.0
-            for low, high in zip(pieces, pieces[1:], strict=False):
+            for low, high in itertools.pairwise(pieces):
                 level = step_value(np.asarray(x + (low + high) / 2), step)
                 density = lambda v: noise.pdf(torch.tensor(v, dtype=torch.float64)).item()  # noqa: E731
                 integral += level * scipy.integrate.quad(density, low, high, epsabs=1e-12)[0]
@@ -133,9 +136,22 @@ class TestTheTies:
     @pytest.mark.parametrize("bits", [2, 4, 8])
     def test_touching_windows_of_many_levels_leave_no_gap(self, bits):
         step = MultiStep.uniform(bits, signed=True, step=0.125)
-        edges = torch.tensor([level for level in step.levels[:-1]])
+        edges = torch.tensor(step.levels[:-1])
         gradient = value_and_gradient(edges, step, Uniform.half_width(0.0625))[1]
         assert gradient.tolist() == [1.0] * len(edges)
+
+    @numbers
+    @given(st.integers(2, 8), st.floats(0.01, 10), st.sampled_from([torch.float32, torch.float64]))
+    def test_windows_that_touch_are_one_whatever_their_numbers(self, bits, size, dtype):
+        """A step of any size, std from float32: no point of the ramp counts twice or not at all."""
+        step = MultiStep.uniform(bits, step=size)
+        seams = torch.tensor(step.levels[1:-1], dtype=dtype)
+        x = torch.cat([seams, seams.nextafter(seams + 1), seams.nextafter(seams - 1)])
+        for std in (Uniform.half_width(size / 2).std, torch.tensor(Uniform.half_width(size / 2).std)):
+            value, gradient = value_and_gradient(x, step, Uniform(std))
+            torch.testing.assert_close(gradient, torch.ones_like(x), rtol=1e-5, atol=0)
+            # The levels add up to the value: its rounding is that of the largest of them.
+            torch.testing.assert_close(value, x, rtol=1e-5, atol=1e-6 * size * 2**bits)
 
     def test_without_noise_a_threshold_goes_up(self):
         value, gradient = value_and_gradient(torch.tensor([-0.5, 0.5]), TERNARY, Dirac())

@@ -112,7 +112,7 @@ def test_an_average_that_does_not_commute_with_what_stands_before_it_is_taken_of
     images = torch.randint(0, 256, (16, 2, 8, 8), dtype=torch.uint8)
     model = nn.Sequential(Input(2), conv(2, 4, bias=True), pool, hard(), nn.Flatten(), linear(64, 10)).eval()
     with torch.no_grad():
-        model[1].bias.copy_(torch.tensor([1.0, -2.0, 0.5, 4.0]))
+        model.get_parameter("1.bias").copy_(torch.tensor([1.0, -2.0, 0.5, 4.0]))
         expected = model(images)
     assert torch.equal(freeze(model, images).run(images), expected)
 
@@ -231,6 +231,7 @@ REFUSED = {
     "per pixel": (Calls(lambda x: x + torch.rand(8)), "^add: .*each channel by itself"),
     "in place": (Calls(in_place), "^relu: .*in place a value that is read again"),
     "uneven pool": (Calls(lambda x: F.adaptive_avg_pool2d(x, 3)), "not all of one size.*divide evenly"),
+    "mean": (Calls(lambda x: F.max_pool2d(x, 2).mean(1)), r"^mean: it averages over dimensions .1,."),
     "ceil": (Calls(lambda x: F.max_pool2d(x, 3, ceil_mode=True)), "^max_pool2d: .*ceil_mode=False"),
     "dilated pool": (Calls(nn.MaxPool2d(2, dilation=2)), "call .MaxPool2d.: its dilation is 2"),
     "border": (Calls(nn.AvgPool2d(3, 1, 1, count_include_pad=False)), "call .AvgPool2d.*count_include_pad=True"),

@@ -1,5 +1,9 @@
 """Quantizer, Linear and Conv: modules around Theorem 2 that behave as torch's own."""
 
+# The items of an nn.Sequential are mere modules to a type checker.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
+# pyright: reportOperatorIssue=false, reportOptionalMemberAccess=false
+
 import copy
 import io
 import math
@@ -7,7 +11,6 @@ import pickle
 
 import pytest
 import torch
-from restated import LiveMemory, value_and_gradient
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -15,6 +18,8 @@ from torch.utils.checkpoint import checkpoint
 import lehr
 from lehr import Dirac, MultiStep, Normal, Quantizer, Uniform
 from lehr.layers import around_thresholds_
+from measure import LiveMemory
+from restated import value_and_gradient
 
 LAYERS = {
     "Linear": (lambda **kwargs: lehr.Linear(6, 4, **kwargs), nn.Linear(6, 4), (5, 6)),
@@ -24,7 +29,11 @@ LAYERS = {
         nn.Conv2d(6, 4, (3, 1), stride=2, groups=2, padding_mode="reflect", padding=1),
         (2, 6, 9, 8),
     ),
-    "Conv3d": (lambda **kwargs: lehr.Conv3d(6, 4, 2, dilation=2, **kwargs), nn.Conv3d(6, 4, 2, dilation=2), (2, 6, 5, 5, 5)),
+    "Conv3d": (
+        lambda **kwargs: lehr.Conv3d(6, 4, 2, dilation=2, **kwargs),
+        nn.Conv3d(6, 4, 2, dilation=2),
+        (2, 6, 5, 5, 5),
+    ),
 }
 every_layer = pytest.mark.parametrize(("make", "plain", "shape"), LAYERS.values(), ids=LAYERS)
 
@@ -176,7 +185,9 @@ class TestState:
     def model(self):
         torch.manual_seed(0)
         return nn.Sequential(
-            lehr.Linear(6, 4, quantizer=Quantizer(forward=Uniform(torch.full((4, 1), 0.2)), scale=torch.full((4, 1), 0.5))),
+            lehr.Linear(
+                6, 4, quantizer=Quantizer(forward=Uniform(torch.full((4, 1), 0.2)), scale=torch.full((4, 1), 0.5))
+            ),
             Quantizer(forward=Normal(0.3, mean=0.1)),
             lehr.Linear(4, 2),
         )
@@ -213,7 +224,9 @@ class TestState:
         file.seek(0)
         self.model().load_state_dict(torch.load(file, weights_only=True))
 
-    @pytest.mark.parametrize("clone", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"])
+    @pytest.mark.parametrize(
+        "clone", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
+    )
     def test_models_copy_and_pickle(self, clone):
         model = self.model()
         twin, x = clone(model), torch.randn(5, 6)
@@ -243,7 +256,9 @@ class TestState:
 
 class TestTheRestOfTorch:
     def test_autocast_changes_the_precision_and_nothing_else(self):
-        model = nn.Sequential(lehr.Conv2d(3, 8, 3), nn.BatchNorm2d(8), Quantizer(), nn.Flatten(), lehr.Linear(8 * 36, 5))
+        model = nn.Sequential(
+            lehr.Conv2d(3, 8, 3), nn.BatchNorm2d(8), Quantizer(), nn.Flatten(), lehr.Linear(8 * 36, 5)
+        )
         x = torch.randn(2, 3, 8, 8)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             y = model(x)

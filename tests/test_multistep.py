@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from restated import numbers, step_value, steps
 
 from lehr import MultiStep
+from restated import numbers, step_value, steps
 
 LARGE = MultiStep.uniform(8)  # 255 thresholds: searched, where few are compared
 
@@ -112,7 +112,9 @@ def test_what_is_no_sequence_of_numbers_is_a_type_error(values):
         MultiStep(values, (0, 1))
 
 
-@pytest.mark.parametrize(("bits", "step", "complaint"), [(0, 1, "got 0"), (9, 1, "got 9"), (2, 0, "got 0"), (2, -1, "-1")])
+@pytest.mark.parametrize(
+    ("bits", "step", "complaint"), [(0, 1, "got 0"), (9, 1, "got 9"), (2, 0, "got 0"), (2, -1, "-1")]
+)
 def test_a_uniform_function_needs_1_to_8_bits_and_a_positive_step(bits, step, complaint):
     with pytest.raises(ValueError, match=complaint):
         MultiStep.uniform(bits, step=step)

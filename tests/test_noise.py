@@ -10,10 +10,10 @@ import scipy.stats
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from restated import BY_SCIPY, NOISES, numbers
 
-import lehr
 from lehr import Dirac, Logistic, Normal, Triangular, Uniform
+from lehr.noise import Noise
+from restated import BY_SCIPY, NOISES, numbers
 
 every_noise = pytest.mark.parametrize("kind", NOISES)
 
@@ -44,7 +44,9 @@ def test_std_is_the_standard_deviation_of_the_density(kind, std):
             return x**power * noise.pdf(torch.tensor(x, dtype=torch.float64)).item()
 
         half = scipy.integrate.quad(integrand, 0, std * math.sqrt(3), points=None)[0]
-        return 2 * (half + scipy.integrate.quad(integrand, std * math.sqrt(3), 40 * std, points=[std * math.sqrt(6)])[0])
+        return 2 * (
+            half + scipy.integrate.quad(integrand, std * math.sqrt(3), 40 * std, points=[std * math.sqrt(6)])[0]
+        )
 
     assert integral(0) == pytest.approx(1, abs=1e-7)
     assert math.sqrt(integral(2)) == pytest.approx(std, rel=1e-6)
@@ -101,7 +103,9 @@ def test_the_uniform_window_is_half_open(dtype, half_width):
         assert upper == 0
 
 
-@pytest.mark.parametrize("noise", [*(kind(0.0) for kind in NOISES), *(kind(1e-40) for kind in NOISES), Dirac()], ids=str)
+@pytest.mark.parametrize(
+    "noise", [*(kind(0.0) for kind in NOISES), *(kind(1e-40) for kind in NOISES), Dirac()], ids=str
+)
 def test_without_std_every_noise_is_the_dirac_measure(noise):
     x = torch.tensor([-1.0, -1e-30, 0.0, 1e-30, 1.0])
     assert noise.cdf(x).tolist() == [0, 0, 1, 1, 1]
@@ -152,7 +156,7 @@ def test_other_wrong_arguments_are_errors():
     with pytest.raises(TypeError, match="expected a number or a tensor, got 'wide'"):
         Normal("wide")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError):
-        lehr.noise.Noise(1.0)  # pyright: ignore[reportAbstractUsage]
+        Noise(1.0)  # pyright: ignore[reportAbstractUsage]
 
 
 def test_a_noise_is_a_frozen_value_that_prints():

@@ -53,7 +53,7 @@ def one_thread() -> Iterable[None]:
 
 
 class Spy(L.Callback):
-    """The noise each batch was trained with, and the mode and noise each validation batch was evaluated with."""
+    """The noise and learning rate each batch was trained with, and whether a validation had a module in training."""
 
     def __init__(self) -> None:
         self.trained: list[list[tuple[float, float]]] = []
@@ -66,7 +66,7 @@ class Spy(L.Callback):
         self.trained.append(stds)
         self.lr.append(optimizer.param_groups[0]["lr"])
 
-    def on_validation_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.validated.append(any(module.training for module in pl_module.modules()))
 
 
@@ -233,6 +233,14 @@ def test_a_finished_run_is_not_trained_again(finished: tuple[RunFolder, dict[str
     assert not spy.trained
 
 
+class CrashWhileSaving(L.Callback):
+    """An error in the writing of the third epoch's checkpoint: its row and its curves are there already."""
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: Any) -> None:
+        if trainer.current_epoch == 2:
+            raise ZeroDivisionError
+
+
 class Crash(L.Callback):
     """An error at the start of an epoch."""
 
@@ -249,9 +257,9 @@ def test_resuming_repeats_only_what_was_lost_and_tensorboard_shows_no_epoch_twic
 ) -> None:
     run = RunFolder(tmp_path / "run")
     with pytest.raises(ZeroDivisionError):
-        train(RECIPE, run.path, callbacks=[Crash(2)])
-    assert len(run.read_metrics()) == 2
-    run.write_metrics([*run.read_metrics(), {"epoch": 2, "lr": 7}])  # the row came, its checkpoint did not
+        train(RECIPE, run.path, callbacks=[CrashWhileSaving()])
+    assert len(run.read_metrics()) == 3
+    assert not run.checkpoint(3).exists()
     spy = Spy()
     results = resume(run.path, callbacks=[spy])
     assert len(spy.trained) == 2 * 19

@@ -300,7 +300,7 @@ def _parser(word: str, function: Callable[..., None]) -> ArgumentParser:
         if parameter.kind is parameter.KEYWORD_ONLY:
             needed = parameter.default is parameter.empty
             default = None if needed else parameter.default
-            many = {"nargs": "+"} if typing.get_origin(kind) is list else {}
+            many: dict[str, Any] = {"nargs": "+"} if typing.get_origin(kind) is list else {}
             kind = typing.get_args(kind)[0] if many else kind
             parser.add_argument(f"--{name}", type=kind, required=needed, default=default, help=text, **many)
         elif typing.get_origin(kind) is list:

@@ -2,7 +2,7 @@
 
 Every `Linear` and `Conv` becomes its lehr namesake, in place: the same module object with the same parameters, hooks
 and place in the model, now with a quantizer for its weights, whose scale is fitted so that a trained network starts
-close to itself. Every activation module of the kinds named becomes a `Quantizer`.
+close to itself. Every activation module of the kinds named becomes a `Quantizer`, in place too.
 
 >>> import torch, lehr
 >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
@@ -19,7 +19,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -104,6 +104,8 @@ def quantize_(
     """
     if weights is None and activations is None:
         raise ValueError("weights=None and activations=None leave nothing to quantize")
+    if scale not in get_args(Scale):
+        raise ValueError(f"scale must be one of {', '.join(get_args(Scale))}, got {scale!r}")
     modules = dict(model.named_modules())
     skipped = _skipper(skip, modules)
     layers = [path for path, module in modules.items() if isinstance(module, tuple(_QUANTIZED))]
@@ -163,9 +165,9 @@ def quantize_(
 def fit_scale(weight: Tensor, quantizer: Quantizer, *, per_channel: bool = False) -> Tensor:
     """The scale that minimises |w - scale σ(w / scale)|², of a tensor or of each of its output channels.
 
-    The error is piecewise quadratic in the scale: the best of 128 candidates, between 1/100 of and twice the scale that
-    maps the largest weight to the largest level, moves to the bottom of its parabola, <w, σ>/<σ, σ>, as long as that
-    helps. Weights that are all 0 fit any scale and get one of order 1, with which they can still grow.
+    The error is piecewise quadratic in the scale. Tried are 128 candidates, between 1/100 of and twice the scale that
+    maps the largest weight to the largest level, and the bottom <w, σ>/<σ, σ> of the parabola each is on. Weights that
+    are all 0 fit any scale and get one of order 1, with which they can still grow.
     """
     rows = weight.detach().double()
     rows = rows.flatten(1) if per_channel else rows.reshape(1, -1)
@@ -174,18 +176,17 @@ def fit_scale(weight: Tensor, quantizer: Quantizer, *, per_channel: bool = False
     unit = unit.masked_fill(unit == 0, 1.0)
     scale, least = unit, torch.full_like(unit, torch.inf)
 
-    def consider(candidate: Tensor) -> None:
+    def consider(candidate: Tensor) -> Tensor:
         nonlocal scale, least
-        error = (rows - candidate * quantizer.step(rows / candidate)).square().sum(1, keepdim=True)
+        levels = quantizer.step(rows / candidate)
+        error = (rows - candidate * levels).square().sum(1, keepdim=True)
         scale = torch.where(error <= least, candidate, scale)
         least = torch.minimum(error, least)
+        bottom = (rows * levels).sum(1, keepdim=True) / levels.square().sum(1, keepdim=True)
+        return torch.where(bottom > 0, bottom, candidate)
 
     for fraction in torch.logspace(-2, 0.3, 128, dtype=torch.float64).tolist():
-        consider(unit * fraction)
-    for _ in range(8):
-        levels = quantizer.step(rows / scale)
-        bottom = (rows * levels).sum(1, keepdim=True) / levels.square().sum(1, keepdim=True)
-        consider(torch.where(bottom > 0, bottom, scale))
+        consider(consider(unit * fraction))
     shape = (-1, *[1] * (weight.ndim - 1)) if per_channel else ()
     return scale.to(weight.dtype).reshape(shape)
 

@@ -21,7 +21,9 @@ An estimator is nothing but these three values: a multi-step function, a forward
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import torch
@@ -30,7 +32,7 @@ from torch.autograd.function import once_differentiable
 
 from lehr.blockwise import blockwise
 from lehr.multistep import MultiStep
-from lehr.noise import NEGLIGIBLE, Dirac, Noise, Number, collapse, known
+from lehr.noise import NEGLIGIBLE, Dirac, Noise, Number, Uniform, at_least, collapse, known
 
 Mode = Literal["expectation", "mode", "sample"]
 
@@ -152,14 +154,17 @@ def expected_value(
     x: Tensor, step: MultiStep, kind: type[Noise], width: Number, *, out: Tensor | None = None
 ) -> Tensor:
     """q_0 + Σ_k δq_k F(x - θ_k), Theorem 2 (i)."""
-    return _sum_over_steps(kind.cdf_about, x, step, width, out).add_(step.levels[0])
+    return _sum(kind.cdf_about, x, _rises(step, kind, width), out).add_(step.levels[0])
 
 
 def expected_slope(
     x: Tensor, step: MultiStep, kind: type[Noise], width: Number, *, out: Tensor | None = None
 ) -> Tensor:
     """Σ_k δq_k f(x - θ_k), Theorem 2 (ii)."""
-    return _sum_over_steps(kind.pdf_about, x, step, width, out)
+    rises = _rises(step, kind, width)
+    if isinstance(width, Tensor):  # one width for all
+        return _sum(kind.bump_about, x, rises, out).mul_(kind.peak(width))
+    return _sum(kind.bump_about, x, [(place, wide, rise * float(kind.peak(wide))) for place, wide, rise in rises], out)
 
 
 def most_probable_level(
@@ -169,13 +174,12 @@ def most_probable_level(
     reached = kind.cdf_about(x, step.thresholds[0], width)  # P(σ >= q_1)
     best = 1 - reached
     level = torch.clamp(x, 0, 0, out=out).add_(step.levels[0])  # NaN stays NaN
-    better = torch.empty_like(x)
     for threshold, candidate in zip((*step.thresholds[1:], None), step.levels[1:], strict=True):
         beyond = torch.zeros_like(x) if threshold is None else kind.cdf_about(x, threshold, width)
         probability = reached.sub_(beyond)
-        torch.ge(probability, best, out=better)
+        better = at_least(probability, best)
         level.sub_(level * better).add_(better, alpha=candidate)
-        best, reached = torch.maximum(best, probability, out=best), beyond
+        best, reached = torch.maximum(best, probability), beyond
     return level
 
 
@@ -245,16 +249,43 @@ def _evaluate(
     return blockwise(block, x, known(mean), spread, *others)
 
 
-def _sum_over_steps(
-    term: Callable[..., Tensor], x: Tensor, step: MultiStep, width: Number, out: Tensor | None
+def _rises(step: MultiStep, kind: type[Noise], width: Number) -> Sequence[tuple[float, Number, float]]:
+    """Where the expectation rises: thresholds, with the width of the noise there and the jump.
+
+    Uniform windows that touch, with equal jumps, are one wider window: fewer operations, and no seam at which a point
+    could count twice. 8 bits under the noise of half a step are a single ramp.
+    """
+    if kind is Uniform and isinstance(width, float):
+        merged = _merged_windows.__wrapped__ if torch.compiler.is_compiling() else _merged_windows
+        return merged(step, width)
+    return [(threshold, width, jump) for threshold, jump in zip(step.thresholds, step.jumps, strict=True)]
+
+
+@functools.lru_cache(maxsize=256)
+def _merged_windows(step: MultiStep, width: float) -> list[tuple[float, float, float]]:
+    windows: list[tuple[float, float, float]] = []
+    last = None
+    for threshold, jump in zip(step.thresholds, step.jumps, strict=True):
+        # Up to the precision of a std in float32.
+        if last and math.isclose(threshold - last[0], 2 * width, rel_tol=1e-6) and math.isclose(jump, last[1]):
+            place, wide, rise = windows.pop()
+            windows.append((place + width, wide + width, rise + jump))
+        else:
+            windows.append((threshold, width, jump))
+        last = threshold, jump
+    return windows
+
+
+def _sum(
+    term: Callable[..., Tensor], x: Tensor, rises: Sequence[tuple[float, Number, float]], out: Tensor | None
 ) -> Tensor:
-    """Σ_k δq_k term(x, θ_k, width), with one temporary for all k."""
-    (threshold, jump), *rest = zip(step.thresholds, step.jumps, strict=True)
-    total, spare = term(x, threshold, width, out), None
-    total = total if jump == 1 else total.mul_(jump)
-    for threshold, jump in rest:
-        spare = term(x, threshold, width, spare)
-        total.add_(spare, alpha=jump)
+    """The weighted sum of term(x, place, width), with one temporary for all."""
+    (place, width, weight), *rest = rises
+    total, spare = term(x, place, width, out), None
+    total = total if weight == 1 else total.mul_(weight)
+    for place, width, weight in rest:
+        spare = term(x, place, width, None if torch.compiler.is_compiling() else spare)  # compilers reuse by themselves
+        total.add_(spare, alpha=weight)
     return total
 
 

@@ -37,7 +37,7 @@ Number = float | Tensor  # a tensor broadcasts over the argument: per channel or
 
 @dataclass(frozen=True)
 class Noise(abc.ABC):
-    """A noise symmetric about its mean. A kind answers four questions about its form with mean 0 and width w."""
+    """A noise symmetric about its mean. A kind answers five questions about its form with mean 0 and width w."""
 
     std: Number
     mean: Number = 0.0
@@ -62,8 +62,13 @@ class Noise(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def pdf_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
-        """f(x - centre) of the noise with mean 0, in a new tensor or in `out`."""
+    def bump_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
+        """f(x - centre)/f(0) of the noise with mean 0, in a new tensor or in `out`."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def peak(width: Number) -> Number:
+        """f(0), the highest density."""
 
     @staticmethod
     @abc.abstractmethod
@@ -85,7 +90,7 @@ class Noise(abc.ABC):
         return collapse(
             self.std,
             hard=lambda: torch.zeros_like(x),
-            smooth=lambda: self.pdf_about(x, self.mean, self.width(self.std)),
+            smooth=lambda: self.bump_about(x, self.mean, width := self.width(self.std)).mul_(self.peak(width)),
         )
 
     def sample(
@@ -137,12 +142,14 @@ class Uniform(Noise):
         return torch.sub(x, centre, out=out).mul_(0.5 / width).add_(0.5).clamp_(0, 1)
 
     @staticmethod
-    def pdf_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
-        """1/(2w) on [-w, w)."""
-        # Comparisons that give floats are many times faster on a CPU than masks of bools.
-        entered = torch.ge(x, centre - width, out=torch.empty_like(x) if out is None else out)
-        left = torch.ge(x, centre + width, out=torch.empty_like(x))
-        return entered.sub_(left).mul_(0.5 / width)
+    def bump_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
+        """1 on [-w, w)."""
+        return at_least(x, centre - width, out).sub_(at_least(x, centre + width))
+
+    @staticmethod
+    def peak(width: Number) -> Number:
+        """1/(2w)."""
+        return 0.5 / width
 
     @staticmethod
     def draw(unit: Tensor, width: Number, generator: torch.Generator | None) -> Tensor:
@@ -170,10 +177,14 @@ class Triangular(Noise):
         return z.mul_(z.abs().mul_(-0.5).add_(1)).add_(0.5)
 
     @staticmethod
-    def pdf_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
-        """(1 - |u|/w)/w, or 0 outside."""
-        u = torch.sub(x, centre, out=out)
-        return u.abs_().mul_(-1 / width).add_(1).relu_().mul_(1 / width)
+    def bump_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
+        """1 - |u|/w, or 0 outside."""
+        return torch.sub(x, centre, out=out).abs_().mul_(-1 / width).add_(1).relu_()
+
+    @staticmethod
+    def peak(width: Number) -> Number:
+        """1/w."""
+        return 1 / width
 
     @staticmethod
     def draw(unit: Tensor, width: Number, generator: torch.Generator | None) -> Tensor:
@@ -194,13 +205,17 @@ class Normal(Noise):
     def cdf_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
         """Φ(u/w)."""
         z = torch.sub(x, centre, out=out).mul_(1 / width)
-        return torch.special.ndtr(z, out=z)
+        return torch.special.ndtr(z, out=out)
 
     @staticmethod
-    def pdf_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
-        """exp(-u²/2w²)/(w √2π)."""
-        z = torch.sub(x, centre, out=out).mul_(1 / width)
-        return z.square_().mul_(-0.5).exp_().mul_(1 / (width * math.sqrt(2 * math.pi)))
+    def bump_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
+        """exp(-u²/2w²)."""
+        return torch.sub(x, centre, out=out).mul_(1 / width).square_().mul_(-0.5).exp_()
+
+    @staticmethod
+    def peak(width: Number) -> Number:
+        """1/(w √2π)."""
+        return 1 / (width * math.sqrt(2 * math.pi))
 
     @staticmethod
     def draw(unit: Tensor, width: Number, generator: torch.Generator | None) -> Tensor:
@@ -222,11 +237,16 @@ class Logistic(Noise):
         return torch.sub(x, centre, out=out).mul_(1 / width).sigmoid_()
 
     @staticmethod
-    def pdf_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
-        """F(u) F(-u)/w, which keeps its relative precision in both tails."""
+    def bump_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
+        """4 F(u) F(-u), which keeps its relative precision in both tails."""
         z = torch.sub(x, centre, out=out).mul_(1 / width)
-        mirrored = z.neg().sigmoid_()
-        return z.sigmoid_().mul_(mirrored).mul_(1 / width)
+        mirrored = z.neg().sigmoid_().mul_(4)
+        return z.sigmoid_().mul_(mirrored)
+
+    @staticmethod
+    def peak(width: Number) -> Number:
+        """1/(4w)."""
+        return 0.25 / width
 
     @staticmethod
     def draw(unit: Tensor, width: Number, generator: torch.Generator | None) -> Tensor:
@@ -256,9 +276,14 @@ class Dirac(Noise):
         return u.ge_(0).add_(carried)
 
     @staticmethod
-    def pdf_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
+    def bump_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
         """0: the mass has no density."""
         return torch.zeros_like(x) if out is None else out.zero_()
+
+    @staticmethod
+    def peak(width: Number) -> Number:
+        """0."""
+        return 0.0
 
     @staticmethod
     def draw(unit: Tensor, width: Number, generator: torch.Generator | None) -> Tensor:
@@ -267,6 +292,16 @@ class Dirac(Noise):
 
     def __str__(self) -> str:
         return "Dirac()" if isinstance(self.mean, float | int) and self.mean == 0 else f"Dirac(mean={shown(self.mean)})"
+
+
+def at_least(x: Tensor, threshold: Number, out: Tensor | None = None) -> Tensor:
+    """1 where x >= threshold, 0 elsewhere, in the dtype of x.
+
+    A comparison that writes floats is many times faster on a CPU than a mask of bools; a compiler takes the mask.
+    """
+    if torch.compiler.is_compiling():
+        return (x >= threshold).to(x.dtype)
+    return torch.ge(x, threshold, out=torch.empty_like(x) if out is None else out)
 
 
 def known(value: Number) -> Number:

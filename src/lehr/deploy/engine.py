@@ -56,7 +56,15 @@ VECTOR_FILES = {
     "avx512.c": ("LEHR_HAVE_AVX512", ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mpopcnt")),
     "amx.c": (
         "LEHR_HAVE_AMX",
-        ("-mamx-tile", "-mamx-int8", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vpopcntdq"),
+        (
+            "-mamx-tile",
+            "-mamx-int8",
+            "-mavx512f",
+            "-mavx512bw",
+            "-mavx512dq",
+            "-mavx512vl",
+            "-mavx512vpopcntdq",
+        ),
     ),
 }
 _KERNEL_NAMES = {
@@ -242,9 +250,7 @@ def build(compiler: Sequence[str], *, flags: tuple[str, ...] = (), folder: Path 
     """
     sources = sorted(RUNTIME.glob("*.[ch]"))
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
-    key = hashlib.sha256(
-        repr((tuple(compiler), version, FLAGS, VECTOR_FILES, flags, platform.machine())).encode()
-    )
+    key = hashlib.sha256(repr((tuple(compiler), version, FLAGS, VECTOR_FILES, flags, platform.machine())).encode())
     for source in sources:
         key.update(source.name.encode() + b"\0" + source.read_bytes())
     folder = (folder or cache_folder()) / "runtime"
@@ -262,7 +268,8 @@ def build(compiler: Sequence[str], *, flags: tuple[str, ...] = (), folder: Path 
 
 def _compile_all(compiler: Sequence[str], flags: tuple[str, ...], folder: Path) -> list[str]:
     """Compile scalar.c and, for x86-64, the vector files this compiler knows the flags of."""
-    common = [*compiler, *FLAGS, "-fPIC", *flags, "-c"]
+    program, *chosen = compiler
+    common = [program, *FLAGS, "-fPIC", *chosen, *flags, "-c"]  # what CC says comes later, so it wins
     objects, macros = [], []
     if platform.machine() in ("x86_64", "AMD64"):
         for file, (macro, own) in VECTOR_FILES.items():

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # Floats are cut within these bounds: far beyond any activation, and BatchNorm of them does not overflow.
 _LARGEST_FLOAT = 2.0**100
@@ -76,6 +77,16 @@ def composed(functions: Sequence[Function], channels: int) -> tuple[Tensor, Tens
         a, b = function.affine
         scale, shift = scale * a, shift * a + b
     return scale, shift
+
+
+def batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d | nn.SyncBatchNorm) -> tuple[Tensor, Tensor]:
+    """Scale and shift of a BatchNorm, float64 per channel."""
+    assert module.running_mean is not None
+    assert module.running_var is not None
+    scale = (module.running_var.double() + module.eps).rsqrt()
+    scale = scale if module.weight is None else scale * module.weight.double()
+    shift = -module.running_mean.double() * scale
+    return scale, shift if module.bias is None else shift + module.bias.double()
 
 
 def apply(functions: Sequence[Function], x: Tensor) -> Tensor:
@@ -151,6 +162,16 @@ def common_unit(values: np.ndarray, limit: int, tolerance: float = 0.0) -> tuple
         if (np.abs((integers * unit).astype(np.float32) - distinct) <= allowed).all():
             return unit, np.rint(values / unit).astype(np.int64)
     return None
+
+
+def common_ratio(a: Tensor, b: Tensor) -> Fraction | None:
+    """p / q with p and q up to 127 if a / b is that in all channels, to the precision of float32."""
+    if bool((a == 0).any() | (b == 0).any()):
+        return None
+    ratio = a / b
+    nearest = Fraction(ratio[0].item()).limit_denominator(127)
+    close = (ratio - float(nearest)).abs() <= 2.0**-22 * ratio.abs()
+    return nearest if abs(nearest.numerator) <= 127 and bool(close.all()) else None
 
 
 def _key(x: float) -> int:

@@ -38,19 +38,14 @@ from __future__ import annotations
 
 import copy
 import math
-import operator
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.node import map_arg
-from torch.fx.proxy import TraceError
-from torch.nn import functional as F
 
 from lehr.deploy import fold
 from lehr.deploy.fold import Function
@@ -64,65 +59,38 @@ from lehr.deploy.integer_net import (
     Linear,
     MaxPool,
     Operation,
-    Shape,
     SumPool,
     Table,
     Threshold,
     Value,
     Weights,
 )
+from lehr.deploy.trace import (
+    ADD_CALLS,
+    AFFINE_CALLS,
+    AVERAGE_POOLS,
+    BATCH_NORMS,
+    CLIP_CALLS,
+    CLIPS,
+    DIVISION_CALLS,
+    LAYERS,
+    MAX_POOLS,
+    MEAN_CALLS,
+    NOTHING,
+    NOTHING_CALLS,
+    RESHAPE_CALLS,
+    FreezeError,
+    Graph,
+    pair,
+    shape3,
+    table,
+)
 from lehr.layers import Conv1d, Conv2d, Quantizer
 from lehr.layers import Linear as QuantizedLinear
 from lehr.noise import Dirac
 
-_LAYERS = (QuantizedLinear, Conv1d, Conv2d, nn.Linear, nn.Conv1d, nn.Conv2d)
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
-_MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d)
-_AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
-_CLIPS = (nn.ReLU, nn.ReLU6, nn.Hardtanh)
-_NOTHING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-# A call of the function is a call of the module made with its arguments.
-_AS_MODULE: dict[Any, type[nn.Module]] = {
-    F.max_pool1d: nn.MaxPool1d,
-    F.max_pool2d: nn.MaxPool2d,
-    F.avg_pool1d: nn.AvgPool1d,
-    F.avg_pool2d: nn.AvgPool2d,
-    F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d,
-    F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
-    F.adaptive_max_pool1d: nn.AdaptiveMaxPool1d,
-    F.adaptive_max_pool2d: nn.AdaptiveMaxPool2d,
-    F.dropout: nn.Dropout,
-}
-_CLIP_CALLS = {F.relu, torch.relu, torch.relu_, F.relu6, F.hardtanh, torch.clamp, torch.clip}
-_CLIP_CALLS |= {"relu", "relu_", "clamp", "clamp_", "clip", "clip_"}
-_ADD_CALLS = {operator.add, operator.iadd, torch.add, "add", "add_"}
-_AFFINE_CALLS = {
-    operator.sub,
-    operator.isub,
-    operator.mul,
-    operator.imul,
-    operator.neg,
-    torch.sub,
-    torch.mul,
-    torch.neg,
-}
-_AFFINE_CALLS |= _ADD_CALLS | {"sub", "sub_", "mul", "mul_", "neg"}
-_DIVISION_CALLS = {operator.truediv, operator.itruediv, torch.div, "div", "div_"}
-_IN_PLACE_CALLS = {operator.iadd, operator.isub, operator.imul, operator.itruediv, torch.relu_}
-_IN_PLACE_CALLS |= {"relu_", "clamp_", "clip_", "add_", "sub_", "mul_", "div_"}
-_RESHAPE_CALLS = {torch.flatten, torch.reshape, torch.squeeze, "flatten", "view", "reshape", "squeeze"}
-_MEAN_CALLS = {torch.mean, "mean"}
-_NOTHING_CALLS = {"contiguous", "float", "clone", "detach"}
-# What may be asked of a tensor without looking at its values.
-_SHAPE_CALLS = {"size", "dim", "numel", len}
-_SHAPE_ATTRIBUTES = {"shape", "ndim", "dtype", "device"}
-
 # A table of pixels may miss its unit by the rounding of float32; levels may not.
 _TABLE_TOLERANCE = 2.0**-22
-
-
-class FreezeError(ValueError):
-    """A network that cannot become integers: the module, why, and what to do."""
 
 
 class FloatWarning(UserWarning):
@@ -144,12 +112,12 @@ def freeze(model: nn.Module, example_input: Tensor, *, classes: Sequence[str] = 
             "nn.Sequential(lehr.models.Input(...), model)"
         )
     model = copy.deepcopy(model).cpu().float().eval()
-    if isinstance(model, (*_LAYERS, Quantizer)):
+    if isinstance(model, (*LAYERS, Quantizer)):
         model = nn.Sequential(model)
     # Two images: what mixes the images of a batch shows in the shapes.
     example = torch.cat([example_input[:1], example_input[:1]]).cpu()
     with torch.no_grad():
-        return _Walk(model, example).net(tuple(classes))
+        return _Walk(Graph(model, example), example).net(tuple(classes))
 
 
 def _check_ready(model: nn.Module) -> None:
@@ -197,155 +165,90 @@ class _Pixels:
         return images
 
 
-class _Tracer(fx.Tracer):
-    """Leaves lehr's layers whole, and `fronts`, modules that map each pixel by itself."""
-
-    def __init__(self, fronts: set[nn.Module]) -> None:
-        super().__init__()
-        self.fronts = fronts
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether the walk meets this module, not what it is made of."""
-        ours = isinstance(m, (Quantizer, *_LAYERS)) or m in self.fronts
-        return ours or super().is_leaf_module(m, module_qualified_name)
-
-
-def _fronts(model: nn.Module, example: Tensor) -> set[nn.Module]:
-    """The modules that read the pixels and map each by itself: they are run, so they need not be traceable."""
-    readers: list[nn.Module] = []
-
-    def note(module: nn.Module, args: tuple[Any, ...]) -> None:
-        if len(args) == 1 and args[0] is example:
-            readers.append(module)
-
-    hooks = [module.register_forward_pre_hook(note) for module in model.modules() if module is not model]
-    model(example)
-    for hook in hooks:
-        hook.remove()
-    holders = (reader for reader in readers if not any(isinstance(x, _LAYERS) for x in reader.modules()))
-    return {holder for holder in holders if _table(holder, example.shape) is not None}
-
-
 @dataclass
 class _Walk:
     """One walk over the network's graph, operation by operation."""
 
-    model: nn.Module
+    graph: Graph
     example: Tensor
     operations: list[Operation] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
     traced: dict[fx.Node, _Traced | _Pixels] = field(default_factory=dict)
-    constants: dict[fx.Node, Any] = field(default_factory=dict)
-    shapes: dict[fx.Node, torch.Size] = field(default_factory=dict)
     floats: dict[_Traced, _Traced] = field(default_factory=dict)
     tables: dict[_Pixels, _Traced] = field(default_factory=dict)
 
     def net(self, classes: tuple[str, ...]) -> IntegerNet:
         """Walk, and put the operations together."""
-        try:
-            graph = _Tracer(_fronts(self.model, self.example)).trace(self.model)
-        except TraceError as error:
-            raise FreezeError(
-                f"{type(self.model).__name__} cannot be traced: {error}; its forward must not depend on the values it "
-                "computes"
-            ) from error
-        self.modules = dict(self.model.named_modules())
-        self._check_in_place(graph)
-        fx.GraphModule(self.model, graph).graph.eliminate_dead_code()
-        interpreter = fx.Interpreter(self.model, garbage_collect_values=False, graph=graph)
-        interpreter.run(self.example)
-        results = interpreter.env
-        inputs = [node for node in graph.nodes if node.op == "placeholder"]
-        if len(inputs) != 1:
-            raise FreezeError(f"the network takes {len(inputs)} inputs: only one, of pixels, can be frozen")
-        for node in graph.nodes:
-            result = results[node]
-            if isinstance(result, Tensor):
-                self.shapes[node] = result.shape
+        for node in self.graph.nodes:
             if node.op == "placeholder":
                 self.traced[node] = _Pixels()
             elif node.op == "output":
                 self._output(node)
-            elif not self._sources(node) or _asks_shape(node):
-                self.constants[node] = result
-            elif not isinstance(result, Tensor):
-                raise self._error(
-                    node, f"it gives a {type(result).__name__}, no tensor", "use layers that give tensors"
-                )
-            else:
+            elif self._sources(node) and not self.graph.asks_shape(node):
+                result = self.graph.result(node)
+                if not isinstance(result, Tensor):
+                    kind = type(result).__name__
+                    raise self.graph.error(node, f"it gives a {kind}, no tensor", "use layers that give tensors")
                 self.traced[node] = self._convert(node)
-        return IntegerNet(_shape3(self.example.shape), tuple(self.operations), classes)
-
-    def _check_in_place(self, graph: fx.Graph) -> None:
-        """The graph takes every operation for one that leaves its input alone."""
-        seen: set[fx.Node] = set()
-        for node in reversed(graph.nodes):
-            module = self.modules[str(node.target)] if node.op == "call_module" else None
-            in_place = isinstance(module, (*_CLIPS, *_NOTHING[1:])) and module.inplace
-            in_place |= node.target in _IN_PLACE_CALLS or bool(node.kwargs.get("inplace"))
-            if in_place and any(user in seen for user in node.all_input_nodes[0].users):
-                raise self._error(node, "it changes in place a value that is read again later", "use what it returns")
-            seen.add(node)
+        return IntegerNet(shape3(self.example.shape), tuple(self.operations), classes)
 
     def _convert(self, node: fx.Node) -> _Traced | _Pixels:
         """What one node of the graph becomes."""
         sources, target = self._sources(node), node.target
-        module = self.modules[str(target)] if node.op == "call_module" else None
-        if target in _AS_MODULE:
-            module = self._as_module(node)
+        module = self.graph.module(node)
         if len(sources) > 1:
-            if target in _ADD_CALLS and len(node.args) == 2 and not node.kwargs:
+            if target in ADD_CALLS and len(node.args) == 2 and not node.kwargs:
                 first, second = (self._tabulated(self.traced[source], node) for source in sources)
                 return self._add(node, first, second)
-            raise self._error(node, "it joins values in another way than by adding two", "add them")
+            raise self.graph.error(node, "it joins values in another way than by adding two", "add them")
         source = self.traced[sources[0]]
-        is_reshape = target in _RESHAPE_CALLS or isinstance(module, nn.Flatten)
-        is_pool = isinstance(module, _MAX_POOLS + _AVERAGE_POOLS) or target in _MEAN_CALLS
-        if isinstance(module, _NOTHING):
+        is_reshape = target in RESHAPE_CALLS or isinstance(module, nn.Flatten)
+        is_pool = isinstance(module, MAX_POOLS + AVERAGE_POOLS) or target in MEAN_CALLS
+        if isinstance(module, NOTHING):
             return source
-        if isinstance(source, _Pixels) and not (is_reshape or is_pool or isinstance(module, _LAYERS)):
-            return _Pixels((*source.functions, self._call(node, sources[0])))
+        if isinstance(source, _Pixels) and not (is_reshape or is_pool or isinstance(module, LAYERS)):
+            return _Pixels((*source.functions, self.graph.function(node, sources[0])))
         x = self._tabulated(source, node)
-        if isinstance(module, _LAYERS):
+        if isinstance(module, LAYERS):
             return self._layer(node, module, x)
         if is_reshape:
             return self._reshaped(node, x)
-        if isinstance(module, _MAX_POOLS):
+        if isinstance(module, MAX_POOLS):
             return self._max_pool(node, module, x)
         if is_pool:
             return self._average_pool(node, module, x)
         if isinstance(module, Quantizer):
             return self._quantized(node, module, x)
-        if target in _NOTHING_CALLS:
+        if target in NOTHING_CALLS:
             return x
         return _Traced(x.name, x.rank, (*x.functions, self._function(node, module, sources[0], x)))
 
     def _function(self, node: fx.Node, module: nn.Module | None, source: fx.Node, x: _Traced) -> Function:
         """An elementwise operation."""
-        run = self._call(node, source)
+        run = self.graph.function(node, source)
         space = (1,) * (x.rank - 2)
 
         def call(values: Tensor) -> Tensor:
             y = run(values.reshape(*values.shape, *space).clone())
             if y.numel() != values.numel():
-                raise self._error(node, "it does not treat each channel by itself", "make it one number a channel")
+                raise self.graph.error(node, "it does not treat each channel by itself", "make it one number a channel")
             return y.reshape(values.shape)
 
         channels = self.values[x.name].shape[0]
-        if isinstance(module, _BATCH_NORMS):
-            self._check_plain(node, module, _BATCH_NORMS)
-            return Function(call, _batch_norm(module))
-        if isinstance(module, _CLIPS) or node.target in _CLIP_CALLS:
+        if isinstance(module, BATCH_NORMS):
+            self.graph.check_plain(node, module, BATCH_NORMS)
+            return Function(call, fold.batch_norm(module))
+        if isinstance(module, CLIPS) or node.target in CLIP_CALLS:
             ends = call(torch.tensor([[-torch.inf], [torch.inf]]).expand(2, channels))
             if bool((ends != ends[:, :1]).any()):
-                raise self._error(node, "its bounds differ from channel to channel", "use the same for all")
+                raise self.graph.error(node, "its bounds differ from channel to channel", "use the same for all")
             return Function(call, clip=(ends[0, 0].item(), ends[1, 0].item()))
         once = node.args.count(source) == 1
-        divides = node.target in _DIVISION_CALLS and once and node.args[0] is source
-        if divides or node.target in _ADD_CALLS or (node.target in _AFFINE_CALLS and once):
+        divides = node.target in DIVISION_CALLS and once and node.args[0] is source
+        if divides or node.target in ADD_CALLS or (node.target in AFFINE_CALLS and once):
             zero, one = call(torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, channels)).double()
             return Function(call, (one - zero, zero))
-        raise self._error(
+        raise self.graph.error(
             node,
             "nothing in an integer network does what it does",
             "use a lehr.Quantizer for an activation, and leave what follows the logits to whoever reads them",
@@ -353,11 +256,11 @@ class _Walk:
 
     def _layer(self, node: fx.Node, module: nn.Module, x: _Traced) -> _Traced:
         """A convolution or matrix product, of integers if it can be."""
-        self._check_plain(node, module, _LAYERS)
+        self.graph.check_plain(node, module, LAYERS)
         assert isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d)
         is_conv = isinstance(module, nn.Conv1d | nn.Conv2d)
         if not is_conv and x.rank != 2:
-            raise self._error(node, f"its input has {x.rank} dimensions", "flatten it first")
+            raise self.graph.error(node, f"its input has {x.rank} dimensions", "flatten it first")
         groups = module.groups if is_conv else 1
         weight, scale = self._weights(node, module)
         out = len(scale)
@@ -368,7 +271,7 @@ class _Walk:
         if isinstance(weight, Weights) and not is_integer:
             what = f"levels {weight.levels[:4]} have no common unit" if not weight.is_integer else "input is float"
             warnings.warn(
-                f"{self._path(node)}: its {what}, so this quantized layer runs in float; to run it as integers, "
+                f"{self.graph.path(node)}: its {what}, so this quantized layer runs in float; to run it as integers, "
                 "quantize its input with one lehr.Quantizer, with one scale, and choose levels of one unit",
                 FloatWarning,
                 stacklevel=2,
@@ -376,11 +279,11 @@ class _Walk:
         name = self._name(node)
         if is_conv:
             if module.padding_mode != "zeros" and any(module._reversed_padding_repeated_twice):
-                raise self._error(node, f"it pads with {module.padding_mode!r}", "use padding_mode='zeros'")
+                raise self.graph.error(node, f"it pads with {module.padding_mode!r}", "use padding_mode='zeros'")
             last, first = (module._reversed_padding_repeated_twice[i::2] for i in (0, 1))
             if last != first:
-                raise self._error(node, "padding='same' pads one side more than the other", "use an odd kernel")
-            geometry = (_pair(module.stride, 1), _pair(first[::-1], 0), _pair(module.dilation, 1), groups)
+                raise self.graph.error(node, "padding='same' pads one side more than the other", "use an odd kernel")
+            geometry = (pair(module.stride, 1), pair(first[::-1], 0), pair(module.dilation, 1), groups)
             self._emit(node, Conv(name, x.name, weight, *geometry))
         else:
             self._emit(node, Linear(name, x.name, weight))
@@ -399,7 +302,7 @@ class _Walk:
         quantizer = module.quantizer
         scale = torch.ones(()) if quantizer.scale is None else quantizer.scale
         if scale.numel() > 1 and scale.shape != (len(scale), *[1] * (module.weight.ndim - 1)):
-            raise self._error(
+            raise self.graph.error(
                 node, f"its weights have scales of shape {tuple(scale.shape)}", "use one for each output channel"
             )
         levels = torch.tensor(quantizer.step.levels, dtype=torch.float32)
@@ -407,7 +310,7 @@ class _Walk:
         codes = torch.bucketize(values / scale, (levels[1:] + levels[:-1]) / 2)
         wrong = values != levels[codes] * scale
         if bool(wrong.any()):
-            raise self._error(
+            raise self.graph.error(
                 node,
                 f"its weight {values[wrong][0].item():g} is at none of its levels, {quantizer.step} times the scale",
                 "see that its weights are finite",
@@ -426,16 +329,18 @@ class _Walk:
         channels = value.shape[0]
         found = fold.common_unit(np.array(quantizer.step.levels), limit=2**15 - 1)
         if found is None:
-            raise self._error(
+            raise self.graph.error(
                 node, f"its levels {quantizer.step} have no common unit", "choose integers times one number"
             )
         unit, levels = found
         scale = torch.ones(1) if quantizer.scale is None else quantizer.scale
-        run = Function(self._call(node, self._sources(node)[0]))
+        run = Function(self.graph.function(node, self._sources(node)[0]))
         space = (1,) * (x.rank - 2)
         ones = torch.ones(1, channels, *space)
         if (ones * scale).shape != ones.shape:
-            raise self._error(node, f"its scale has shape {tuple(scale.shape)}", "use one, or one for each channel")
+            raise self.graph.error(
+                node, f"its scale has shape {tuple(scale.shape)}", "use one, or one for each channel"
+            )
         scale = (ones * scale).reshape(1, channels)
         reached = torch.tensor(quantizer.step.levels)[:, None].double() * scale.double()
         try:
@@ -448,7 +353,9 @@ class _Walk:
                 channels=channels,
             )
         except ValueError as error:
-            raise self._error(node, str(error), "see that the weights and BatchNorm before it are finite") from None
+            raise self.graph.error(
+                node, str(error), "see that the weights and BatchNorm before it are finite"
+            ) from None
         name = self._name(node)
         self._emit(node, Threshold(name, x.name, thresholds, directions, tuple(levels.tolist())))
         scale = scale[0].double() * unit
@@ -466,15 +373,20 @@ class _Walk:
                 x = self._times(node, x, torch.where(end < start, -1, 1))
         name = self._name(node)
         self._emit(node, MaxPool(name, x.name, kernel, stride, padding))
-        return _Traced(name, len(self.shapes[node]), x.functions)
+        return _Traced(name, len(self.graph.shape(node)), x.functions)
 
     def _average_pool(self, node: fx.Node, module: nn.Module | None, x: _Traced) -> _Traced:
         value = self.values[x.name]
+        if module is None:
+            axes: Any = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else ())
+            axes = (axes,) if isinstance(axes, int) else tuple(axes)
+            if sorted(axis % x.rank for axis in axes) != list(range(2, x.rank)):
+                raise self.graph.error(node, f"it averages over dimensions {axes}", "average over rows and columns")
         kernel, stride, padding = self._window(node, module, value)
         divisor = math.prod(kernel)
         if isinstance(module, nn.AvgPool1d | nn.AvgPool2d):
             if any(padding) and not module.count_include_pad:
-                raise self._error(node, "it divides by fewer pixels at the border", "use count_include_pad=True")
+                raise self.graph.error(node, "it divides by fewer pixels at the border", "use count_include_pad=True")
             divisor = getattr(module, "divisor_override", None) or divisor
         affine = fold.composed(x.functions, value.shape[0])
         whole = divisor == math.prod(kernel) and not any(padding)  # else an average of shifts is not the shift
@@ -482,19 +394,19 @@ class _Walk:
             x = self._as_float(x)
         name = self._name(node)
         self._emit(node, SumPool(name, x.name, kernel, stride, padding))
-        return _Traced(name, len(self.shapes[node]), (fold.divided(divisor, value.shape[0]), *x.functions))
+        return _Traced(name, len(self.graph.shape(node)), (fold.divided(divisor, value.shape[0]), *x.functions))
 
     def _window(self, node: fx.Node, module: nn.Module | None, value: Value) -> tuple[tuple[int, int], ...]:
         """Kernel, stride and padding of a pool; adaptive pools and means must divide their input evenly."""
         if isinstance(module, nn.MaxPool1d | nn.MaxPool2d | nn.AvgPool1d | nn.AvgPool2d):
-            if isinstance(module, nn.MaxPool1d | nn.MaxPool2d) and _pair(module.dilation, 1, 2) != (1, 1):
-                raise self._error(node, f"its dilation is {module.dilation}", "use a dilation of 1")
+            if isinstance(module, nn.MaxPool1d | nn.MaxPool2d) and pair(module.dilation, 1, 2) != (1, 1):
+                raise self.graph.error(node, f"its dilation is {module.dilation}", "use a dilation of 1")
             space = self.example.ndim - 2
             stride = module.stride or module.kernel_size
-            return _pair(module.kernel_size, 1, space), _pair(stride, 1, space), _pair(module.padding, 0, space)
-        before, after = value.shape[1:], _shape3(self.shapes[node])[1:]
-        if self.shapes[node][1] != value.shape[0] or any(a % b for a, b in zip(before, after, strict=True)):
-            raise self._error(
+            return pair(module.kernel_size, 1, space), pair(stride, 1, space), pair(module.padding, 0, space)
+        before, after = value.shape[1:], shape3(self.graph.shape(node))[1:]
+        if self.graph.shape(node)[1] != value.shape[0] or any(a % b for a, b in zip(before, after, strict=True)):
+            raise self.graph.error(
                 node,
                 f"windows of {before} -> {after} pixels are not all of one size",
                 "average over all rows and columns, or choose sizes that divide evenly",
@@ -503,14 +415,14 @@ class _Walk:
         return kernel, kernel, (0, 0)
 
     def _reshaped(self, node: fx.Node, x: _Traced) -> _Traced:
-        before, after = self.values[x.name].shape, self.shapes[node]
+        before, after = self.values[x.name].shape, self.graph.shape(node)
         size = before[1] * before[2]
         if after[0] != len(self.example) or math.prod(after[1:]) != math.prod(before):
-            raise self._error(node, f"it mixes images: it gives shape {tuple(after)}", "flatten from dimension 1")
-        if after[1] == before[0] and len(after) <= 4 and _shape3(after) == before:
+            raise self.graph.error(node, f"it mixes images: it gives shape {tuple(after)}", "flatten from dimension 1")
+        if after[1] == before[0] and len(after) <= 4 and shape3(after) == before:
             return _Traced(x.name, len(after), x.functions)  # only dimensions of one pixel came or went
         if len(after) != 2:
-            raise self._error(
+            raise self.graph.error(
                 node, f"it gives shape {tuple(after)}, from {before} a image", "flatten all dimensions from 1 on"
             )
         name = self._name(node)
@@ -522,11 +434,11 @@ class _Walk:
         kinds = {self.values[x.name].kind for x in (a, b)}
         if len({self.values[x.name].shape for x in (a, b)}) > 1:
             shapes = " and ".join(str(self.values[x.name].shape) for x in (a, b))
-            raise self._error(node, f"it adds values of shapes {shapes}", "add values of one shape")
+            raise self.graph.error(node, f"it adds values of shapes {shapes}", "add values of one shape")
         channels = self.values[a.name].shape[0]
         first, second = (fold.composed(x.functions, channels) for x in (a, b))
         if kinds == {"integer"} and first is not None and second is not None:
-            ratio = _ratio(first[0], second[0])
+            ratio = fold.common_ratio(first[0], second[0])
             if ratio is not None:
                 p, q = ratio.numerator, ratio.denominator
                 a, b = (
@@ -591,20 +503,22 @@ class _Walk:
         if x in self.tables:
             return self.tables[x]
         if self.tables:
-            raise self._error(node, "the network uses its pixels in two ways", "let one module prepare them for all")
-        table = _table(x, self.example.shape)
-        if table is None:
-            raise self._error(
+            raise self.graph.error(
+                node, "the network uses its pixels in two ways", "let one module prepare them for all"
+            )
+        pixels = table(x, self.example.shape)
+        if pixels is None:
+            raise self.graph.error(
                 node,
                 "what stands before it is not a function of each pixel alone",
                 "begin with lehr.models.Input, or with operations on single pixels",
             )
-        found = fold.common_unit(table.numpy(), limit=2**15 - 1, tolerance=_TABLE_TOLERANCE)
-        unit, entries = (1.0, table.numpy()) if found is None else found
+        found = fold.common_unit(pixels.numpy(), limit=2**15 - 1, tolerance=_TABLE_TOLERANCE)
+        unit, entries = (1.0, pixels.numpy()) if found is None else found
         operation = Table("pixels", entries)
         self.operations.append(operation)
-        self.values["pixels"] = operation.infer(Value(_shape3(self.example.shape), "integer", 0, 255))
-        scale = torch.full((len(table),), unit, dtype=torch.float64)
+        self.values["pixels"] = operation.infer(Value(shape3(self.example.shape), "integer", 0, 255))
+        scale = torch.full((len(pixels),), unit, dtype=torch.float64)
         self.tables[x] = _Traced("pixels", self.example.ndim, fold.scaled(scale, torch.zeros_like(scale)))
         return self.tables[x]
 
@@ -617,10 +531,10 @@ class _Walk:
     def _emit(self, node: fx.Node | None, operation: Operation) -> None:
         """Append; `node` is the torch operation whose shape the result must have."""
         value = operation.infer(*(self.values[source] for source in operation.sources))
-        if node is not None and _shape3(self.shapes[node]) != value.shape:
-            raise self._error(
+        if node is not None and shape3(self.graph.shape(node)) != value.shape:
+            raise self.graph.error(
                 node,
-                f"torch gives shape {tuple(self.shapes[node][1:])} for an image where windows give {value.shape}",
+                f"torch gives shape {tuple(self.graph.shape(node)[1:])} for an image where windows give {value.shape}",
                 "use ceil_mode=False",
             )
         self.operations.append(operation)
@@ -629,43 +543,8 @@ class _Walk:
     def _sources(self, node: fx.Node) -> list[fx.Node]:
         return [x for x in node.all_input_nodes if x in self.traced]
 
-    def _call(self, node: fx.Node, source: fx.Node) -> Callable[[Tensor], Tensor]:
-        """What torch does at this node, as a function of its one traced input."""
-        interpreter = fx.Interpreter(self.model, graph=node.graph)
-
-        def call(x: Tensor) -> Tensor:
-            def value(argument: fx.Node) -> Any:
-                return x if argument is source else self.constants[argument]
-
-            args = map_arg(node.args, value)
-            kwargs = map_arg(node.kwargs, value)
-            return getattr(interpreter, node.op)(node.target, args, kwargs)
-
-        return call
-
-    def _as_module(self, node: fx.Node) -> nn.Module:
-        normal = node.normalized_arguments(self.model, normalize_to_only_use_kwargs=True)  # pyright: ignore[reportArgumentType]
-        assert normal is not None
-        kwargs = {k: v for k, v in normal.kwargs.items() if k != "input"}
-        if kwargs.pop("training", False):
-            raise self._error(
-                node, "it drops values even when evaluating", "pass training=self.training, or use a module"
-            )
-        return _AS_MODULE[node.target](**kwargs)
-
-    def _check_plain(self, node: fx.Node, module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> None:
-        kind = next(kind for kind in kinds if isinstance(module, kind))
-        if type(module).forward is not kind.forward:
-            raise self._error(node, f"a {kind.__name__} with a forward of its own", f"use {kind.__name__} itself")
-
-    def _path(self, node: fx.Node) -> str:
-        """Where the node stands in the model: a module's path, or that of the module whose forward makes the call."""
-        if node.op == "call_module":
-            return str(node.target)
-        return ".".join([*list(node.meta.get("nn_module_stack", {}))[-1:], node.name])
-
     def _name(self, node: fx.Node, suffix: str = "") -> str:
-        return self._free(self._path(node) + (f".{suffix}" if suffix else ""))
+        return self._free(self.graph.path(node) + (f".{suffix}" if suffix else ""))
 
     def _free(self, name: str) -> str:
         free, number = name, 1
@@ -673,64 +552,3 @@ class _Walk:
             number += 1
             free = f"{name}#{number}"
         return free
-
-    def _error(self, node: fx.Node, why: str, remedy: str) -> FreezeError:
-        what = f" ({type(self.modules[str(node.target)]).__name__})" if node.op == "call_module" else ""
-        return FreezeError(f"{self._path(node)}{what}: {why}; {remedy}")
-
-
-def _asks_shape(node: fx.Node) -> bool:
-    return node.target in _SHAPE_CALLS or (node.target is getattr and node.args[1] in _SHAPE_ATTRIBUTES)
-
-
-def _table(function: Callable[[Tensor], Tensor], shape: torch.Size) -> Tensor | None:
-    """What becomes of each pixel value, (channel, 256); None if that depends on more than the value and the channel."""
-    count = math.prod(shape[2:])
-    images = -(-256 // count)
-    pixels = torch.arange(images * count) % 256
-    table = None
-    for order in (torch.arange(len(pixels)), torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))):
-        placed = pixels[order].to(torch.uint8).reshape(images, 1, *shape[2:]).expand(images, *shape[1:])
-        result = function(placed.contiguous())
-        if not isinstance(result, Tensor) or result.shape != placed.shape:
-            return None
-        columns = result.float().transpose(0, 1).reshape(shape[1], -1)
-        if table is None:
-            table = columns.new_zeros(shape[1], 256)
-            table[:, pixels[order]] = columns
-        if not torch.equal(table[:, pixels[order]], columns):
-            return None
-    return table
-
-
-def _batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d | nn.SyncBatchNorm) -> tuple[Tensor, Tensor]:
-    assert module.running_mean is not None
-    assert module.running_var is not None
-    scale = (module.running_var.double() + module.eps).rsqrt()
-    scale = scale if module.weight is None else scale * module.weight.double()
-    shift = -module.running_mean.double() * scale
-    return scale, shift if module.bias is None else shift + module.bias.double()
-
-
-def _ratio(a: Tensor, b: Tensor) -> Fraction | None:
-    """p / q with p and q up to 127 if a / b is that in all channels, to the precision of float32."""
-    if bool((a == 0).any() | (b == 0).any()):
-        return None
-    ratio = a / b
-    nearest = Fraction(ratio[0].item()).limit_denominator(127)
-    close = (ratio - float(nearest)).abs() <= 2.0**-22 * ratio.abs()
-    return nearest if abs(nearest.numerator) <= 127 and bool(close.all()) else None
-
-
-def _pair(size: int | Sequence[int], filler: int, space: int = 2) -> tuple[int, int]:
-    """Rows and columns of a size in `space` dimensions; one dimension is the columns of one row."""
-    sizes = (size,) * space if isinstance(size, int) else tuple(size)
-    rows, columns = (*(filler,) * (2 - len(sizes)), *sizes)
-    return rows, columns
-
-
-def _shape3(shape: Sequence[int]) -> Shape:
-    """Torch's (image, channel, ...) as (channel, row, column); the columns are the last dimension."""
-    channels, *space = shape[1:]
-    rows, columns = (*(1,) * (2 - len(space)), *space)
-    return channels, rows, columns

@@ -129,18 +129,17 @@ class Layer:
         rows = (256 if straight else 64) // self.out_columns // self.pool_rows * self.pool_rows
         whole = self.out_rows // self.pool_rows * self.pool_rows
         pixels = _up(min(whole, rows or self.pool_rows) * self.out_columns, 32)
-        operand = pixels * taps
-        if straight:
-            height = (self.out_rows - 1) * self.stride_rows + (self.kernel_rows - 1) * self.dilation_rows + 1
+        height = (self.out_rows - 1) * self.stride_rows + (self.kernel_rows - 1) * self.dilation_rows + 1
+        width = (self.out_columns - 1) * self.stride_columns
+        width += (self.kernel_columns - 1) * self.dilation_columns + 1
+        if straight and self.out_columns % 16:
             width = self.kernel_columns * self.out_columns  # a plane for each column of the kernel
-            if self.out_columns % 16 == 0:
-                width = (self.out_columns - 1) * self.stride_columns
-                width += (self.kernel_columns - 1) * self.dilation_columns + 1
-            operand = (height * width + 16) * _up(channels, 64)
+        padded = align((height * width + 16) * (_up(channels, 64) if straight else channels) + 16)
+        panel = 0 if straight else pixels * taps + 64
         values = 0 if self.source_interleaved else align(self.channels * self.rows * self.columns)
         trits = 18 * 2 * 1024 if KERNELS[self.kernel] == "TRITS" else 0
         sums = 4 * pixels * _up(outs, 32)
-        return values + operand + trits + sums + 4 * (taps // 64) + 4 * outs * (self.steps + 2)
+        return values + padded + panel + trits + sums + 4 * (taps // 64) + 4 * outs * (self.steps + 2)
 
 
 # The struct's fields in its order, with their Python types.

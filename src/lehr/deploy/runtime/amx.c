@@ -5,8 +5,8 @@
  * loaded straight from a padded copy of the source, channels padded to 64: where output rows are not whole tiles of 16
  * pixels, from one copy for each column of the kernel, shifted so that the rows of a tile follow each other. The 64 taps
  * of a step are then 64 channels of one place in the kernel, and all places come before the next 64 channels.
- * Layers with few channels or unfit strides make a panel instead, a line of taps (kernel row, kernel column, channel)
- * for each pixel.
+ * Layers with few channels or unfit strides make a panel of it instead, a line of taps (kernel row, kernel column,
+ * channel) for each pixel.
  *
  * Weights lie as (group, pair of tiles, 64 taps, tile of the pair, taps / 4, 16 outputs, 4 taps), padded with zeros: what
  * the engine prepares when a network is loaded. Trits take two bits, trit + 1: byte i of a row of a tile holds its bytes
@@ -29,6 +29,7 @@ enum {
     STRAIGHT_FROM = 16, /* channels: with fewer, padding to 64 would cost more than a panel */
     PANEL_PIXELS = 64,  /* of a block, about; more would make a panel too large for the second cache, */
     BLOCK_PIXELS = 256, /* fewer would have the weights read and expanded too often */
+    SLACK = 16,         /* bytes that may be read or written past an end */
     STEPS = 18          /* steps of 64 taps at a time, so that their tiles stay in the first cache */
 };
 
@@ -39,7 +40,7 @@ static inline int32_t up(int32_t n, int32_t multiple)
 
 typedef struct shape { /* of one group */
     int straight;           /* load tiles from the padded source, not from a panel */
-    int32_t channels, deep; /* channels, and padded for loading straight */
+    int32_t channels, deep; /* channels, and padded ones of the padded source */
     int32_t taps, outs;     /* padded to whole tiles and pairs of tiles */
     int32_t rows, pixels;   /* output rows of a block; its pixels, padded to pairs of tiles */
     int32_t planes, plane_rows, plane_columns; /* copies of the padded source */
@@ -51,7 +52,7 @@ static shape shape_of(const lehr_layer *layer)
     shape s;
     s.channels = layer->channels / layer->groups;
     s.straight = s.channels >= STRAIGHT_FROM && (layer->out_columns % SIDE == 0 || layer->stride_rows == 1);
-    s.deep = up(s.channels, DEPTH);
+    s.deep = s.straight ? up(s.channels, DEPTH) : s.channels;
     s.taps = s.straight ? s.deep * places : up(s.channels * places, DEPTH);
     s.outs = up(layer->out_channels / layer->groups, 2 * SIDE);
     const int32_t most = s.straight ? BLOCK_PIXELS : PANEL_PIXELS;
@@ -59,7 +60,7 @@ static shape shape_of(const lehr_layer *layer)
     const int32_t whole = layer->out_rows / layer->pool_rows * layer->pool_rows;
     s.rows = fit > whole ? whole : fit > 0 ? fit : layer->pool_rows;
     s.pixels = up(s.rows * layer->out_columns, 2 * SIDE);
-    s.planes = layer->out_columns % SIDE == 0 ? 1 : layer->kernel_columns;
+    s.planes = s.straight && layer->out_columns % SIDE != 0 ? layer->kernel_columns : 1;
     s.plane_rows = (layer->out_rows - 1) * layer->stride_rows + (layer->kernel_rows - 1) * layer->dilation_rows + 1;
     s.plane_columns = layer->out_columns;
     if (s.planes == 1)
@@ -75,20 +76,6 @@ static void interleave(const lehr_layer *layer, const int8_t *source, int8_t *to
     for (size_t c = 0; c < channels; c++)
         for (size_t i = 0; i < pixels; i++)
             to[i * channels + c] = source[c * pixels + i];
-}
-
-/* A few bytes or many: the calls for a few would cost more than the bytes. */
-static inline void copy(int8_t *to, const int8_t *from, size_t n)
-{
-    if (n > 16) {
-        memcpy(to, from, n);
-    } else if (n >= 8) { /* two words that may overlap */
-        memcpy(to, from, 8);
-        memcpy(to + n - 8, from + n - 8, 8);
-    } else {
-        for (size_t i = 0; i < n; i++)
-            to[i] = from[i];
-    }
 }
 
 /* The source of a group with its padding as planes, (row, column, channel), channels padded to `deep`. */
@@ -125,31 +112,22 @@ static void pad(const lehr_layer *layer, const shape *s, const int8_t *source, i
     }
 }
 
-/* The taps of one output pixel, without those that pad. */
-static void fill_line(const lehr_layer *layer, const shape *s, const int8_t *source, int32_t y, int32_t x, int8_t *to)
+/* The taps of one output pixel from the padded source. Up to 15 bytes after them are overwritten: nothing yet, or taps that
+ * pad, whose weights are zero. */
+static void fill_line(const lehr_layer *layer, const shape *s, const int8_t *padded, int32_t y, int32_t x, int8_t *to)
 {
-    const int32_t left = x * layer->stride_columns - layer->padding_columns, width = layer->kernel_columns;
-    const size_t n = (size_t)s->channels;
-    const int whole = layer->groups == 1 && layer->dilation_columns == 1 && left >= 0 && left + width <= layer->columns;
-    for (int32_t ky = 0; ky < layer->kernel_rows; ky++) {
-        const int32_t row = y * layer->stride_rows + ky * layer->dilation_rows - layer->padding_rows;
-        const int8_t *line = source + (ptrdiff_t)row * layer->columns * layer->channels;
-        if (row < 0 || row >= layer->rows) {
-            memset(to, 0, (size_t)width * n);
-            to += (size_t)width * n;
-        } else if (whole) {
-            copy(to, line + (size_t)left * n, (size_t)width * n);
-            to += (size_t)width * n;
-        } else {
-            for (int32_t kx = 0; kx < width; kx++, to += n) {
-                const int32_t column = left + kx * layer->dilation_columns;
-                if (column < 0 || column >= layer->columns)
-                    memset(to, 0, n);
-                else
-                    copy(to, line + (size_t)column * (size_t)layer->channels, n);
-            }
+    const int32_t columns = layer->kernel_columns, step = layer->dilation_columns;
+    const int32_t runs = step == 1 ? 1 : columns; /* neighbouring columns lie in one run */
+    const size_t n = (size_t)(step == 1 ? columns : 1) * (size_t)s->deep;
+    const size_t line = (size_t)s->plane_columns * (size_t)s->deep;
+    const int8_t *from = padded + (size_t)(y * layer->stride_rows) * line + (size_t)(x * layer->stride_columns * s->deep);
+    for (int32_t ky = 0; ky < layer->kernel_rows; ky++, from += (size_t)layer->dilation_rows * line)
+        for (int32_t run = 0; run < runs; run++, to += n) {
+            if (n <= SLACK) /* a constant size spares the call */
+                memcpy(to, from + run * step * s->deep, SLACK);
+            else
+                memcpy(to, from + run * step * s->deep, n);
         }
-    }
 }
 
 /* What a block multiplies: where the 16 lines of a tile start, how far they lie apart, and where the next 64 taps are. */
@@ -250,14 +228,31 @@ static void cut_line(const lehr_layer *layer, int32_t outs, const int32_t *restr
         values[i] = layer->levels[values[i]];
 }
 
-/* The same for three neighbouring levels in int8, the usual case, in one pass. */
-static void cut_ternary(int32_t outs, const int32_t *restrict sums, const int32_t *restrict cuts,
-                        const int32_t *restrict directions, int32_t lowest, int8_t *restrict to)
+/* The usual case for all pixels of a block, 16 outputs at a time: three neighbouring levels in int8, interleaved. */
+static void finish_ternary(const lehr_layer *layer, const shape *s, int32_t rows, const int32_t *sums,
+                           const int32_t *cuts, const int32_t *directions, int8_t *to)
 {
-    const int32_t *restrict second = cuts + outs;
-    for (int32_t i = 0; i < outs; i++) {
-        const int32_t sum = directions[i] * sums[i];
-        to[i] = (int8_t)(lowest + (sum >= cuts[i]) + (sum >= second[i]));
+    const int32_t outs = layer->out_channels / layer->groups, columns = layer->out_columns;
+    const int32_t width = layer->pool_columns, height = layer->pool_rows;
+    const __m512i one = _mm512_set1_epi32(1), lowest = _mm512_set1_epi32(layer->levels[0]);
+    for (int32_t out = 0; out < outs; out += SIDE) {
+        const __mmask16 here = (__mmask16)(outs - out >= SIDE ? 0xffff : (1 << (outs - out)) - 1);
+        const __m512i first = _mm512_maskz_loadu_epi32(here, cuts + out);
+        const __m512i second = _mm512_maskz_loadu_epi32(here, cuts + outs + out);
+        const __mmask16 minus = _mm512_movepi32_mask(_mm512_maskz_loadu_epi32(here, directions + out));
+        int8_t *pixel = to + out;
+        for (int32_t y = 0; y < rows; y += height)
+            for (int32_t x = 0; x + width <= columns; x += width, pixel += layer->out_channels) {
+                const int32_t *window = sums + (size_t)(y * columns + x) * (size_t)s->outs + out;
+                __m512i sum = _mm512_loadu_si512(window);
+                for (int32_t below = 0; below < height; below++)
+                    for (int32_t right = 0; right < width; right++)
+                        sum = _mm512_max_epi32(sum, _mm512_loadu_si512(window + (below * columns + right) * s->outs));
+                sum = _mm512_mask_sub_epi32(sum, minus, _mm512_setzero_si512(), sum);
+                __m512i level = _mm512_mask_add_epi32(lowest, _mm512_cmpge_epi32_mask(sum, first), lowest, one);
+                level = _mm512_mask_add_epi32(level, _mm512_cmpge_epi32_mask(sum, second), level, one);
+                _mm512_mask_cvtepi32_storeu_epi8(pixel, here, level);
+            }
     }
 }
 
@@ -268,23 +263,22 @@ static void finish(const lehr_layer *layer, const shape *s, int32_t group, int32
     const int32_t outs = layer->out_channels / layer->groups, columns = layer->out_columns;
     const int32_t pooled_rows = layer->out_rows / layer->pool_rows, pooled_columns = columns / layer->pool_columns;
     const size_t pixels = (size_t)pooled_rows * (size_t)pooled_columns;
+    const size_t start = (size_t)(top / layer->pool_rows) * (size_t)pooled_columns;
     const int16_t *levels = layer->levels;
-    const int ternary = layer->steps == 2 && layer->target_interleaved && levels[1] == levels[0] + 1 &&
-                        levels[2] == levels[0] + 2;
+    int8_t *line = (int8_t *)target + start * (size_t)layer->out_channels + (size_t)(group * outs); /* if interleaved */
+    if (layer->steps == 2 && layer->target_interleaved && levels[1] == levels[0] + 1 && levels[2] == levels[0] + 2) {
+        finish_ternary(layer, s, rows, sums, cuts, directions, line);
+        return;
+    }
+    size_t pixel = start;
     for (int32_t y = 0; y < rows; y += layer->pool_rows)
-        for (int32_t x = 0; x < pooled_columns; x++) {
+        for (int32_t x = 0; x < pooled_columns; x++, pixel++, line += layer->out_channels) {
             int32_t *most = sums + (size_t)(y * columns + x * layer->pool_columns) * (size_t)s->outs;
             for (int32_t part = 1; part < layer->pool_rows * layer->pool_columns; part++) {
                 const int32_t below = part / layer->pool_columns, right = part % layer->pool_columns;
                 const int32_t *other = most + (size_t)(below * columns + right) * (size_t)s->outs;
                 for (int32_t i = 0; i < outs; i++)
                     most[i] = other[i] > most[i] ? other[i] : most[i];
-            }
-            const size_t pixel = (size_t)((top + y) / layer->pool_rows) * (size_t)pooled_columns + (size_t)x;
-            int8_t *line = (int8_t *)target + pixel * (size_t)layer->out_channels + (size_t)(group * outs);
-            if (ternary) {
-                cut_ternary(outs, most, cuts, directions, levels[0], line);
-                continue;
             }
             if (layer->steps > 0) {
                 cut_line(layer, outs, most, cuts, directions, values);
@@ -299,7 +293,7 @@ static void finish(const lehr_layer *layer, const shape *s, int32_t group, int32
 }
 
 typedef struct areas { /* offsets in scratch, in bytes */
-    size_t values, operand, offsets, trits, sums, cuts, directions, codes, total;
+    size_t values, padded, panel, offsets, trits, sums, cuts, directions, codes, total;
 } areas;
 
 static areas areas_of(const lehr_layer *layer)
@@ -311,8 +305,9 @@ static areas areas_of(const lehr_layer *layer)
     const size_t padded = ((size_t)s.planes * plane + SIDE) * (size_t)s.deep;
     areas a;
     a.values = 0;
-    a.operand = a.values + (layer->source_interleaved ? 0 : (elements + 63) / 64 * 64);
-    a.trits = a.operand + (s.straight ? padded : (size_t)s.pixels * (size_t)s.taps);
+    a.padded = a.values + (layer->source_interleaved ? 0 : (elements + 63) / 64 * 64);
+    a.panel = a.padded + (padded + SLACK + 63) / 64 * 64;
+    a.trits = a.panel + (s.straight ? 0 : (size_t)s.pixels * (size_t)s.taps + 64);
     a.sums = a.trits + (layer->kernel == LEHR_TRITS ? STEPS * 2 * TILE : 0);
     a.offsets = a.sums + (size_t)s.pixels * (size_t)s.outs * word;
     a.cuts = a.offsets + (size_t)(s.taps / DEPTH) * word;
@@ -339,13 +334,13 @@ void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, 
     const shape s = shape_of(layer);
     const areas a = areas_of(layer);
     uint8_t *const base = scratch;
-    int8_t *const taps = (int8_t *)base + a.operand;
+    int8_t *const padded = (int8_t *)base + a.padded, *const panel = (int8_t *)base + a.panel;
     int8_t *const trits = layer->kernel == LEHR_TRITS ? (int8_t *)base + a.trits : NULL;
     int32_t *sums = (int32_t *)(void *)(base + a.sums), *cuts = (int32_t *)(void *)(base + a.cuts);
     int32_t *directions = (int32_t *)(void *)(base + a.directions), *codes = (int32_t *)(void *)(base + a.codes);
     uint32_t *offsets = (uint32_t *)(void *)(base + a.offsets);
     const int32_t apart = s.planes > 1 ? s.deep : s.deep * layer->stride_columns;
-    const operand lines = {taps, (size_t)(s.straight ? apart : s.taps), offsets};
+    const operand lines = {s.straight ? padded : panel, (size_t)(s.straight ? apart : s.taps), offsets};
     const int32_t outs = layer->out_channels / layer->groups, columns = layer->out_columns;
     const int32_t last = layer->out_rows / layer->pool_rows * layer->pool_rows;
     const int32_t *thresholds = layer->thresholds;
@@ -363,8 +358,6 @@ void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, 
         interleave(layer, source, (int8_t *)base + a.values);
     }
     find_steps(layer, &s, offsets);
-    if (!s.straight)
-        memset(taps, 0, (size_t)s.pixels * (size_t)s.taps);
     _tile_loadconfig(&tiles);
     for (int32_t group = 0; group < layer->groups; group++, weights += weight_bytes, values += s.channels) {
         for (int32_t i = 0; i < outs && layer->steps > 0; i++) {
@@ -372,13 +365,12 @@ void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, 
             for (int32_t k = 0; k < layer->steps; k++)
                 cuts[k * outs + i] = thresholds[(group * outs + i) * layer->steps + k];
         }
-        if (s.straight)
-            pad(layer, &s, values, taps);
+        pad(layer, &s, values, padded);
         for (int32_t top = 0; top < last; top += s.rows) {
             const int32_t rows = last - top < s.rows ? last - top : s.rows;
             for (int32_t y = 0; y < rows && !s.straight; y++)
                 for (int32_t x = 0; x < columns; x++)
-                    fill_line(layer, &s, values, top + y, x, taps + (size_t)(y * columns + x) * (size_t)s.taps);
+                    fill_line(layer, &s, padded, top + y, x, panel + (size_t)(y * columns + x) * (size_t)s.taps);
             multiply_block(layer, &s, &lines, top, weights, trits, sums);
             finish(layer, &s, group, top, rows, sums, cuts, directions, codes, target);
         }

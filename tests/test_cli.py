@@ -1,0 +1,231 @@
+"""The command line: every command tells its arguments, every mistake is one sentence and a non-zero exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import lehr
+from lehr.cli import COMMANDS, main
+from lehr.report.numbers import percent
+from lehr.training.folder import RunFolder
+from processes import ENVIRONMENT, PATIENCE
+from processes import lehr as lehr_process
+
+pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
+SHORT = ("digits-ana", "--epochs", "4", "--annealing.duration", "1", "--model.hidden", "[64,64]")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "run"
+    assert main(["train", *SHORT, "--out", str(path)]) == 0
+    return path
+
+
+def test_it_tells_its_commands_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == main(["--help"]) == 0
+    output = capsys.readouterr().out
+    for word in COMMANDS:
+        assert f"\n  {word} " in output
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{lehr.__version__}\n"
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_every_command_has_help(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word, "--help"]) == 0
+    captured = capsys.readouterr()
+    assert f"usage: lehr {word}" in captured.out
+    assert captured.err == ""
+
+
+def test_help_of_train_lists_the_keys_of_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == 0
+    output = capsys.readouterr().out
+    for key in (
+        "--resume",
+        "--from",
+        "--out",
+        "--epochs",
+        "--optimizer.lr",
+        "--annealing.duration",
+        "--algorithm.help",
+    ):
+        assert key in output
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("frobnicate", 2, "lehr: there is no command 'frobnicate'; there are demo, train,"),
+        ("train", 2, "lehr train: which recipe?"),
+        ("train digits-anna", 2, "no recipe is called 'digits-anna'; did you mean digits-ana?"),
+        ("train digits-ana --epoch 3", 2, "unrecognized arguments: --epoch 3"),
+        ("train digits-ana --epochs -3", 2, "epochs must be at least 1, got -3"),
+        ("train digits-ana --epochs many", 2, "many"),
+        ("train digits-ana --out", 2, "argument --out: expected one argument"),
+        ("train digits-ana --data.name cifar10 --data.root /nowhere", 1, "`lehr data cifar10` fetches it"),
+        ("train digits-ana --data.name nope", 2, "no data set is called 'nope'"),
+        ("train digits-ana --data.batch_size 9999", 2, "1253 training images do not fill one batch of 9999"),
+        ("train digits-ana --from /nowhere", 1, "/nowhere is not a run: it has no recipe.yaml"),
+        ("train digits-ana --accelerator abacus", 2, "abacus"),
+        ("train --resume /nowhere", 1, "/nowhere is not a run: it has no recipe.yaml"),
+        ("train --resume /nowhere --epochs 3", 2, "goes on with the run's own recipe and takes no other argument"),
+        ("evaluate", 2, "run"),
+        ("evaluate /nowhere", 1, "/nowhere is not a run"),
+        ("summary nothing", 2, "no recipe is called 'nothing'"),
+        ("recipes all", 2, "all"),
+        ("data nope", 2, "no data set is called 'nope'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
+    words: str, code: int, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(words.split()) == code
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.startswith("lehr")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lehr.report.terminal.print_recipes", lambda recipes: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["recipes"])
+
+
+def test_recipes_are_listed_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    output = capsys.readouterr().out
+    line = next(line for line in output.splitlines() if "digits-ana" in line)
+    assert re.findall(r"[\w-]+", line)[:3] == ["digits-ana", "digits", "mlp"]
+    assert "ANA" in line
+    assert "50" in line
+
+
+def test_training_ends_with_a_table_of_accuracy_levels_and_noise(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--resume", str(run)]) == 0  # tells again what a finished run gave
+    output = capsys.readouterr().out
+    results = json.loads((run / "results.json").read_text())
+    for name in ("val", "test"):
+        assert percent(results[f"{name}/accuracy"]) in output
+    shares = [percent(results[f"share/layers.1/{level}"]) for level in (-1, 0, 1)]
+    assert re.search(r"layers\.1\W+" + r"\W+".join(map(re.escape, shares)), output)
+    assert "noise left: none" in output
+
+
+def test_evaluate_and_summary_of_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run)]) == 0
+    results = json.loads((run / "results.json").read_text())
+    assert percent(results["test/accuracy"]) in capsys.readouterr().out
+    assert main(["summary", str(run)]) == 0
+    output = capsys.readouterr().out
+    assert re.search(r"layers\.1 +Linear +64 +4,096 +4,096 +1\.58 +8 ", output)
+    assert main(["summary", "digits-fp"]) == 0
+    assert re.search(r"layers\.1 +Linear +256 +16,384 +16,384 +32 +8 ", capsys.readouterr().out)
+
+
+def test_data_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "digits"]) == 0
+    expected = "digits is complete in scikit-learn: 1253 train, 180 validation, 364 test images of 1x8x8\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_a_run_goes_to_a_folder_of_its_own_and_from_starts_with_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = ["--epochs", "1", "--model.hidden", "[16]", "--annealing.duration", "0"]
+    assert main(["train", "digits-fp", *short]) == main(["train", "digits-fp", *short]) == 0
+    assert sorted(os.listdir("runs")) == ["digits-fp-seed0", "digits-fp-seed0-2"]
+    assert main(["train", "digits-ana", *short, "--from", "runs/digits-fp-seed0", "--out", "tuned"]) == 0
+    recipe = (tmp_path / "tuned" / "recipe.yaml").read_text()
+    assert f"start: {tmp_path}/runs/digits-fp-seed0\n" in recipe  # absolute: resumable from anywhere
+    assert main(["train", "tuned/recipe.yaml", "--out", "again", "--seed", "1"]) == 0
+    assert "seed: 1\n" in (tmp_path / "again" / "recipe.yaml").read_text()
+
+
+def test_a_loss_that_is_no_number_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    absurd = ["--algorithm", "FullPrecision", "--optimizer.name", "sgd", "--optimizer.lr", "1e38"]
+    assert main(["train", *SHORT, *absurd, "--out", str(tmp_path / "run")]) == 1
+    errors = capsys.readouterr().err
+    assert re.match(r"lehr train: the loss became (nan|inf) at step 1 \(epoch 0\); the \w+ of layer layers\.\d", errors)
+    assert errors.count("\n") == 1
+
+
+def test_without_a_terminal_training_says_nothing_but_its_table_and_a_warning_is_a_sentence(tmp_path: Path) -> None:
+    words = ("digits-ana", "--epochs", 1, "--annealing.duration", 5, "--out", tmp_path / "run")
+    code, output = lehr_process("train", *words, output=tmp_path / "log")
+    assert code == 0
+    lines = [line.strip() for line in output.splitlines()]
+    assert lines[0].startswith("lehr: after 1 epochs layers 1, 2, 3 still have noise: their windows end at 5, 10, 15;")
+    assert "".join(lines[1:]).startswith(str(tmp_path / "run"))
+    assert lines[-1] == "noise left: layer 1 std 0.2309, layer 2 std 0.2887, layer 3 std 0.2887"
+
+
+def test_on_a_terminal_a_bar_shows_time_left_loss_and_noise_free_accuracy(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    words = ("digits-ana", "--epochs", "30", "--annealing.duration", "1", "--out", str(tmp_path / "run"))
+    environment = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "140"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lehr.cli", "train", *words], env=environment, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    seen: list[bytes] = []
+    reader = threading.Thread(target=_read, args=(ours, seen))
+    reader.start()
+    assert process.wait(PATIENCE) == 0
+    reader.join()
+    screen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(seen).decode())
+    number = r"\d+\.\d+"
+    bar = rf"epoch (\d+)/30 .*% 0:\d\d:\d\d left (0:\d\d:\d\d|-:--:--) +loss {number} +accuracy ({number})%"
+    shown = re.findall(bar, screen)
+    assert shown
+    epochs = [int(epoch) for epoch, _, _ in shown]
+    assert epochs == sorted(epochs)
+    accuracies = {f"{float(row['val/accuracy']) * 100:.2f}" for row in RunFolder(tmp_path / "run").read_metrics()}
+    assert {accuracy for _, _, accuracy in shown} <= accuracies
+    assert any(left.startswith("0:") for _, left, _ in shown)
+    assert "noise left: none" in screen
+
+
+def _read(terminal: int, seen: list[bytes]) -> None:
+    while True:
+        try:
+            some = os.read(terminal, 65536)
+        except OSError:  # how Linux says that nobody writes any more
+            return
+        if not some:
+            return
+        seen.append(some)
+
+
+def test_demo_trains_both_networks_and_shows_them_side_by_side(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lehr.training import recipes
+
+    named = recipes.named
+    monkeypatch.setattr(recipes, "named", lambda name: named(name, ["--epochs", "2", "--annealing.duration", "0"]))
+    assert main(["demo"]) == 0
+    output = capsys.readouterr().out
+    assert "full precision" in output
+    assert "ANA" in output
+    assert {*os.listdir("runs/demo")} >= {"digits-ana", "digits-fp"}
+    assert main(["demo"]) == 0
+    assert "demo-2" in os.listdir("runs")  # nothing is removed

@@ -1,0 +1,117 @@
+"""Two real processes that train together: one run, one voice, metrics of the whole data set."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lehr.data import load
+from lehr.training.folder import RunFolder
+from lehr.training.loaders import Loaders
+from lehr.training.recipe import Data
+from lehr.training.run import evaluate
+from processes import ENVIRONMENT, PATIENCE
+
+SCRIPT = Path(sys.executable).with_name("lehr")
+RECIPE = (
+    *("digits-ana", "--epochs", "3", "--annealing.duration", "1", "--algorithm.mode", "sample"),
+    *("--accelerator", "cpu", "--devices", "2", "--strategy", "ddp"),
+)
+
+
+def start(*words: object, folder: Path) -> subprocess.Popen[str]:
+    command = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "lehr.cli"]
+    return subprocess.Popen(
+        [*command, "train", *map(str, words)],
+        env=ENVIRONMENT,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, str, str]:
+    folder = tmp_path_factory.mktemp("ddp")
+    process = start(*RECIPE, folder=folder)  # without --out: both processes must mean the same folder
+    output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    return RunFolder(folder / "runs" / "digits-ana-seed0"), output, errors
+
+
+def test_the_first_process_alone_writes_and_speaks(finished: tuple[RunFolder, str, str]) -> None:
+    run, output, errors = finished
+    assert os.listdir(run.path.parent) == ["digits-ana-seed0"]
+    assert sorted(os.listdir(run.path)) == [
+        *("checkpoints", "metrics.csv", "recipe.yaml", "results.json", "run.json", "tensorboard")
+    ]
+    assert len(os.listdir(run.tensorboard)) == 1
+    assert output.count("validation") == 1
+    assert errors == ""
+
+
+def test_metrics_are_those_of_the_whole_data_set(finished: tuple[RunFolder, str, str]) -> None:
+    run, _, _ = finished
+    results = json.loads(run.results.read_text())
+    alone = evaluate(run.path)
+    for stage, count in (("val", 180), ("test", 364)):
+        assert results[f"{stage}/loss"] == pytest.approx(alone[f"{stage}/loss"], rel=1e-5)
+        assert round(results[f"{stage}/accuracy"] * count) == round(alone[f"{stage}/accuracy"] * count)
+    last = run.read_metrics()[-1]
+    assert float(last["val/loss"]) == pytest.approx(alone["val/loss"], rel=1e-5)
+    seen = float(last["train/accuracy"]) * 19 * 64  # 19 steps of 64 images, 32 in each process
+    assert seen == pytest.approx(round(seen), abs=1e-3)
+    assert results["test/accuracy"] > 0.85
+
+
+def test_sigterm_ends_all_processes_and_the_run_goes_on_bit_for_bit(
+    finished: tuple[RunFolder, str, str], tmp_path: Path
+) -> None:
+    whole, _, _ = finished
+    run = RunFolder(tmp_path / "run")
+    process = start(*RECIPE, "--out", run.path, folder=tmp_path)
+    deadline = time.monotonic() + PATIENCE
+    while not run.checkpoint(1).exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)  # until every process that could write to the pipe is gone
+    assert process.returncode == 143
+    assert errors == f"lehr train: stopped by SIGTERM; continue with: lehr train --resume {run.path}\n"
+    process = start("--resume", run.path, folder=tmp_path)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    assert run.metrics.read_bytes() == whole.metrics.read_bytes()
+
+
+def test_a_loss_that_is_no_number_in_several_processes_is_told_once(tmp_path: Path) -> None:
+    absurd = ("--algorithm", "FullPrecision", "--optimizer.name", "sgd", "--optimizer.lr", "1e38")
+    process = start(*RECIPE[:5], *RECIPE[7:], *absurd, "--out", tmp_path / "run", folder=tmp_path)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert errors.count("lehr train: the loss became nan at step") == 1
+    assert "Traceback" not in errors
+
+
+def test_a_batch_is_dealt_out_evenly_or_not_at_all() -> None:
+    loaders = Loaders(load("digits"), Data("digits", batch_size=63), seed=0)
+    trainer: Any = SimpleNamespace(
+        world_size=2, global_rank=1, strategy=SimpleNamespace(root_device="cpu"), current_epoch=0
+    )
+    loaders.trainer = trainer
+    with pytest.raises(ValueError, match="a batch of 63 cannot be dealt out among 2 processes"):
+        loaders.train_dataloader()
+    loaders.batch_size = 64
+    batches = loaders.train_dataloader()
+    assert (batches.batch_size, batches.rank, len(batches)) == (32, 1, 19)
