@@ -42,8 +42,8 @@ def broadcasting(x: Tensor) -> Tensor:
 
 def brevitas_ternary() -> nn.Module | None:
     try:
-        from brevitas.nn import QuantIdentity
-        from brevitas.quant.ternary import SignedTernaryActPerTensorConst
+        from brevitas.nn import QuantIdentity  # pyright: ignore[reportMissingImports]
+        from brevitas.quant.ternary import SignedTernaryActPerTensorConst  # pyright: ignore[reportMissingImports]
     except ImportError as missing:
         print(f"brevitas is not installed ({missing}): its row is left out; pip install 'lehr[bench]' brings it\n")
         return None

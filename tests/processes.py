@@ -25,7 +25,7 @@ os.environ |= ENVIRONMENT  # the server has no other way to be told
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["processes", "lehr.cli", "lehr.training.engine", "sklearn.datasets"])
 
-PATIENCE = 120.0  # seconds
+PATIENCE = 300.0  # seconds; a busy machine may need them
 
 
 def _main(arguments: list[str], output: str, before: Callable[[], None] | None) -> None:

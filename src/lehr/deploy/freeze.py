@@ -307,7 +307,7 @@ class _Walk:
             )
         levels = torch.tensor(quantizer.step.levels, dtype=torch.float32)
         values = module.quantized_weight
-        codes = torch.bucketize(values / scale, (levels[1:] + levels[:-1]) / 2)
+        codes = torch.bucketize((values / scale).contiguous(), (levels[1:] + levels[:-1]) / 2)
         wrong = values != levels[codes] * scale
         if bool(wrong.any()):
             raise self.graph.error(
