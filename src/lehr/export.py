@@ -9,11 +9,13 @@ from typing import Literal
 from torch import nn
 
 from lehr import deploy
+from lehr.data import Dataset, examples_of
 from lehr.deploy.freeze import freeze
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.verify import verify as checks
 from lehr.training.run import load_run
 
+_COMPARED = 256  # images of a data set that does not fit in memory
 Format = Literal["packed", "onnx", "qonnx", "c"]
 _NAMES: dict[Format, str] = {"packed": "model.lehr", "onnx": "model.onnx", "qonnx": "model.qonnx.onnx", "c": "c"}
 
@@ -21,7 +23,8 @@ _NAMES: dict[Format, str] = {"packed": "model.lehr", "onnx": "model.onnx", "qonn
 def export(run: Path, to: Format, out: Path | None = None, *, verify: bool = True) -> Iterator[tuple[str, bool]]:
     """Write the network of `run`; sentences about what was done, and whether it went well."""
     model, _, splits = load_run(run)
-    net = freeze(model, splits.test.images[:1], classes=splits.test.classes)
+    test = splits.test
+    net = freeze(model, examples_of(test, 1), classes=test.classes)
     path = run / _NAMES[to] if out is None else out
     if to == "packed":
         net.save(path)
@@ -32,10 +35,11 @@ def export(run: Path, to: Format, out: Path | None = None, *, verify: bool = Tru
 
         to_qonnx(net, path)
     else:
-        deploy.to_c(net, path, images=splits.test.images[:8])
+        deploy.to_c(net, path, images=examples_of(test, 8))
     yield f"{path}: {_told_size(path, model, net)}", True
     if verify:
-        for check in checks(model, net, splits.test.images):
+        compared = len(test) if isinstance(test, Dataset) else _COMPARED
+        for check in checks(model, net, examples_of(test, compared)):
             yield str(check), check.passed
 
 

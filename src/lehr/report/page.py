@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.annealing import Window
-from lehr.data import Batches, DataError, Dataset
+from lehr.data import AnyDataset, DataError, batches_of
 from lehr.report.charts import Band, Chart, Series, areas, lines
 from lehr.report.history import History, read_run, share_table
 from lehr.report.method import Method, method, network
@@ -147,11 +147,11 @@ def depths(count: int) -> list[float]:
 
 
 @torch.inference_mode()
-def confuse(model: nn.Module, dataset: Dataset) -> Confusion:
+def confuse(model: nn.Module, dataset: AnyDataset) -> Confusion:
     """What a network answers to each class of images."""
     classes = len(dataset.classes)
     counts = torch.zeros(classes, classes, dtype=torch.int64)
-    for images, labels in Batches(dataset, 500):
+    for images, labels in batches_of(dataset, 200):
         answers = model(images).argmax(1)
         counts += torch.bincount(labels * classes + answers, minlength=classes**2).view(classes, classes)
     return Confusion(dataset.classes, counts.tolist())
@@ -163,7 +163,7 @@ def _network(path: Path) -> tuple[nn.Module, Tensor]:
     return network_of(str(path))
 
 
-def _network_and_test_images(path: Path) -> tuple[nn.Module, Dataset]:
+def _network_and_test_images(path: Path) -> tuple[nn.Module, AnyDataset]:
     from lehr.training.run import load_run
 
     model, _, splits = load_run(path)

@@ -33,7 +33,8 @@ from torch import nn
 import lehr
 from lehr.annealing import layers_of
 from lehr.batchnorm import reestimate_
-from lehr.data import Splits
+from lehr.data import Splits, StreamedSplits, examples_of
+from lehr.models import MobileNetV2
 from lehr.training.annealing import NoiseAnnealing
 from lehr.training.errors import Diverged, Interrupted, RunWarning
 from lehr.training.folder import RunFolder, save_checkpoint, write_json
@@ -53,7 +54,7 @@ Results = dict[str, Any]
 
 
 def train(
-    recipe: Recipe, path: Path, *, splits: Splits | None = None, callbacks: Sequence[L.Callback] = ()
+    recipe: Recipe, path: Path, *, splits: Splits | StreamedSplits | None = None, callbacks: Sequence[L.Callback] = ()
 ) -> Results | None:
     """Train from the beginning; `path` must not hold a run yet. Returns what results.json holds."""
     folder = RunFolder.unused(path) if is_main_process() else RunFolder(path)
@@ -65,7 +66,9 @@ def train(
     return _fit(recipe, record, model, splits, callbacks)
 
 
-def resume(path: Path, *, splits: Splits | None = None, callbacks: Sequence[L.Callback] = ()) -> Results | None:
+def resume(
+    path: Path, *, splits: Splits | StreamedSplits | None = None, callbacks: Sequence[L.Callback] = ()
+) -> Results | None:
     """Continue an interrupted run with its own recipe; what a finished run gave is read from it."""
     folder = RunFolder.open(path)
     recipe = read(folder.recipe)
@@ -96,13 +99,14 @@ def _fit(
     recipe: Recipe,
     record: Record,
     model: nn.Module,
-    splits: Splits,
+    splits: Splits | StreamedSplits,
     added: Sequence[L.Callback],
     *,
     checkpoint: Path | None = None,
 ) -> Results | None:
     settings = recipe.annealing
-    windows = settings.windows_for(len(layers_of(model))) if noisy_quantizers(model) else []
+    groups = _annealed_together(model)
+    windows = settings.windows_for(len(groups)) if groups else []
     task = Task(
         model,
         recipe.loss.build(),
@@ -112,7 +116,9 @@ def _fit(
         annealed=max(window.end for window in windows) if windows else None,
         seed=recipe.seed,
         # Unaugmented images, the same on every process, so that all have the same statistics.
-        batchnorm=splits.train.images.split(_BATCHNORM_BATCH)[: recipe.batchnorm_batches],
+        batchnorm=examples_of(splits.train, _BATCHNORM_BATCH * recipe.batchnorm_batches).split(_BATCHNORM_BATCH)
+        if recipe.batchnorm_batches
+        else (),
         compile=recipe.compile,
     )
     callbacks: list[L.Callback] = [*added, StopAtOnce(record.folder.path), record]
@@ -123,6 +129,7 @@ def _fit(
                 settings.law,
                 synchronous=settings.synchronous,
                 backward_law=settings.backward_law,
+                groups=[[f"model.{path}" for path in group] for group in groups],
                 per=settings.per,
             )
         )
@@ -141,6 +148,13 @@ def _fit(
             raise
         raise SystemExit(1) from None  # it stopped all processes, and is told once
     return results if is_main_process() else None
+
+
+def _annealed_together(model: nn.Module) -> list[list[str]]:
+    """The quantizers whose noise decays together, by path; none where there is no noise."""
+    if not noisy_quantizers(model):
+        return []
+    return model.annealing_groups if isinstance(model, MobileNetV2) else layers_of(model)
 
 
 def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> L.Trainer:

@@ -37,6 +37,8 @@ class Data:
     """Which images: a data set by name, below `root` (LEHR_DATA unless given), with `validation` images held out.
 
     With `augment` each image is moved at random by up to `padding` pixels and, with `flip`, mirrored half of the time.
+    Images that are streamed from files (imagenet) are cut to `size` pixels a side, 224 unless given, by `workers`
+    reader processes for each device; with `augment` a random part of each, in random colours.
     """
 
     name: str
@@ -46,19 +48,25 @@ class Data:
     padding: int = 4
     flip: bool = True
     validation: int | None = None
+    size: int | None = None
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         _at_least(1, batch_size=self.batch_size)
         _at_least(0, padding=self.padding)
         if self.validation is not None:
             _at_least(1, validation=self.validation)
+        if self.size is not None:
+            _at_least(1, size=self.size)
+        if self.workers is not None:
+            _at_least(0, workers=self.workers)
 
 
 @dataclass(frozen=True)
 class Model:
     """Which network, how wide, and to how many bits its input is rounded (None: not at all)."""
 
-    name: Literal["mlp", "vgg"]
+    name: Literal["mlp", "vgg", "alexnet", "mobilenet-v2"]
     width: float = 1.0
     hidden: tuple[int, ...] = (1024, 1024)
     input_bits: int | None = None
@@ -77,7 +85,8 @@ class Model:
         common = {"classes": classes, "width": self.width, "mean": mean, "std": std, "input_bits": self.input_bits}
         if self.name == "mlp":
             return models.MLP((channels, height, columns), hidden=self.hidden, **common)
-        return models.VGG((channels, height, columns), **common)
+        kind = {"vgg": models.VGG, "alexnet": models.AlexNet, "mobilenet-v2": models.MobileNetV2}[self.name]
+        return kind((channels, height, columns), **common)
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from lehr import data
-from lehr.data import Batches, Dataset, Splits
+from lehr.data import AnyDataset, Splits, StreamedSplits, batches_of
+from lehr.models.mobilenet_v2 import MobileNetV2, convert_branches_
 from lehr.training.folder import RunError, RunFolder, load_checkpoint
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import named, read
 from lehr.training.tally import Tally
 
-_EVALUATED_AT_ONCE = 500  # images
+_EVALUATED_AT_ONCE = 200  # images
 _MODEL = "model."  # what a task calls its network
 
 
@@ -35,14 +36,19 @@ class Images(NamedTuple):
     std: tuple[float, ...]
 
     @classmethod
-    def of(cls, dataset: Dataset) -> Images:
+    def of(cls, dataset: AnyDataset) -> Images:
         """Those of a data set."""
         return cls(dataset.shape, dataset.classes, dataset.mean, dataset.std)
 
 
-def load_data(recipe: Recipe) -> Splits:
+def load_data(recipe: Recipe) -> Splits | StreamedSplits:
     """The recipe's images, split by its seed."""
-    return data.load(recipe.data.name, recipe.data.root, seed=recipe.seed, validation=recipe.data.validation)
+    name, root, settings = recipe.data.name, recipe.data.root, recipe.data
+    if name in data.STREAMED:
+        return data.load_streamed(name, root, size=settings.size, seed=recipe.seed, validation=settings.validation)
+    if settings.size is not None:
+        raise ValueError(f"the images of {name} have their size: data.size goes with {', '.join(data.STREAMED)}")
+    return data.load(name, root, seed=recipe.seed, validation=settings.validation)
 
 
 def build(recipe: Recipe, images: Images, *, start: Path | None = None) -> nn.Module:
@@ -59,7 +65,10 @@ def build(recipe: Recipe, images: Images, *, start: Path | None = None) -> nn.Mo
         except RuntimeError as error:
             difference = " ".join(str(error).split("\n\t")[1].split())
             raise RunError(f"the network of {start} is not this recipe's in full precision: {difference}") from error
-    recipe.algorithm.convert_(model, trained=start is not None)
+    if isinstance(model, MobileNetV2):
+        convert_branches_(model, lambda branches: recipe.algorithm.convert_(branches, trained=start is not None))
+    else:
+        recipe.algorithm.convert_(model, trained=start is not None)
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     return model
@@ -74,7 +83,7 @@ def load_network(path: Path) -> tuple[nn.Module, Recipe]:
     return model.eval(), recipe
 
 
-def load_run(path: Path) -> tuple[nn.Module, Recipe, Splits]:
+def load_run(path: Path) -> tuple[nn.Module, Recipe, Splits | StreamedSplits]:
     """`load_network`, and the run's data."""
     model, recipe = load_network(path)
     return model, recipe, load_data(recipe)
@@ -89,7 +98,7 @@ def evaluate(path: Path, device: torch.device | str | None = None) -> dict[str, 
     results = {}
     for name, dataset in (("val", splits.validation), ("test", splits.test)):
         tally = Tally()
-        for images, labels in Batches(dataset, _EVALUATED_AT_ONCE, device=device):
+        for images, labels in batches_of(dataset, _EVALUATED_AT_ONCE, device=device):
             scores = model(images)
             tally.add(loss(scores, labels), scores, labels)
         results[f"{name}/loss"], results[f"{name}/accuracy"] = tally.read()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lehr.algorithms import Algorithm
 from lehr.batchnorm import batchnorms_of, reestimated
-from lehr.data import Batches
+from lehr.data import Steps
 from lehr.layers import Quantizer
 from lehr.training.errors import Diverged
 from lehr.training.measures import noisy_quantizers
@@ -88,7 +88,7 @@ class Task(L.LightningModule):
         """What an epoch draws depends on seed, epoch and process alone, so that a resumed run draws the same."""
         torch.manual_seed(random.Random(f"{self.seed} {self.current_epoch} {self.global_rank}").getrandbits(63))
         batches = self.trainer.train_dataloader
-        if isinstance(batches, Batches):
+        if isinstance(batches, Steps):
             batches.set_epoch(self.current_epoch)
         self.results = {}
         self.algorithm.before_epoch_(self.model, self.current_epoch, self.trainer.max_epochs or 0)
