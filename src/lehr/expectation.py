@@ -24,7 +24,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -122,6 +122,7 @@ class _Quantize(torch.autograd.Function):
             forward_std,
             hard=lambda u, out: step(u, out),
             smooth=lambda u, width, out: formula(u, step, forward, width, out=out),
+            vanishes=forward is Uniform and mode == "expectation" and step.adds_up,
         )
 
     @staticmethod
@@ -145,7 +146,8 @@ class _Quantize(torch.autograd.Function):
             std,
             grad,
             hard=lambda u, grad, out: torch.zeros_like(u) if out is None else out.zero_(),
-            smooth=lambda u, width, grad, out: expected_slope(u, ctx.step, ctx.kind, width, out=out).mul_(grad),
+            smooth=lambda u, width, grad, out: expected_slope(u, ctx.step, ctx.kind, width, grad, out=out),
+            vanishes=ctx.kind is Uniform,
         )
         return grad_x, *[None] * 9
 
@@ -154,17 +156,37 @@ def expected_value(
     x: Tensor, step: MultiStep, kind: type[Noise], width: Number, *, out: Tensor | None = None
 ) -> Tensor:
     """q_0 + Σ_k δq_k F(x - θ_k), Theorem 2 (i)."""
-    return _sum(kind.cdf_about, x, _rises(step, kind, width), out).add_(step.levels[0])
+    rises = _rises(step, kind, width)
+    if kind is Uniform and isinstance(width, float):  # ramps about 0, with the middle of the levels added once
+        middle = 0.5 * (step.levels[0] + step.levels[-1])
+        value = _sum([(Uniform.ramp_about, (x, *rise), 1.0) for rise in rises], out)
+        return value.add_(middle) if middle else value
+    terms = [(kind.cdf_about, (x, place, wide), rise) for place, wide, rise in rises]
+    return _sum(terms, out).add_(step.levels[0])
 
 
 def expected_slope(
-    x: Tensor, step: MultiStep, kind: type[Noise], width: Number, *, out: Tensor | None = None
+    x: Tensor,
+    step: MultiStep,
+    kind: type[Noise],
+    width: Number,
+    grad: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Σ_k δq_k f(x - θ_k), Theorem 2 (ii)."""
+    """Σ_k δq_k f(x - θ_k), Theorem 2 (ii), times `grad` if it is given."""
     rises = _rises(step, kind, width)
     if isinstance(width, Tensor):  # one width for all
-        return _sum(kind.bump_about, x, rises, out).mul_(kind.peak(width))
-    return _sum(kind.bump_about, x, [(place, wide, rise * float(kind.peak(wide))) for place, wide, rise in rises], out)
+        terms = [(kind.bump_about, (x, place, wide), rise) for place, wide, rise in rises]
+        slope = _sum(terms, out).mul_(kind.peak(width))
+        return slope if grad is None else slope.mul_(grad)
+    weights = [rise * float(kind.peak(wide)) for _, wide, rise in rises]
+    if kind is Uniform and grad is not None:
+        gates = [(Uniform.gate_about, (grad, x, place, wide)) for place, wide, _ in rises]
+        return _sum([(*gate, weight) for gate, weight in zip(gates, weights, strict=True)], out)
+    bumps = [(kind.bump_about, (x, place, wide)) for place, wide, _ in rises]
+    slope = _sum([(*bump, weight) for bump, weight in zip(bumps, weights, strict=True)], out)
+    return slope if grad is None else slope.mul_(grad)
 
 
 def most_probable_level(
@@ -226,10 +248,12 @@ def _evaluate(
     *others: Tensor,
     hard: Callable[..., Tensor],
     smooth: Callable[..., Tensor],
+    vanishes: bool = False,
 ) -> Tensor:
     """hard(x + mean, *others) where std is 0, smooth(x + mean, width, *others) elsewhere.
 
-    Half precision is computed in single, as the fused kernels of compilers do.
+    `vanishes` says that smooth with a width of 0 is hard already, so that there is nothing to choose where the width is
+    not known beforehand. Half precision is computed in single, as the fused kernels of compilers do.
     """
     dtype = _wide(x.dtype)
     one = not isinstance(std, Tensor) or std.numel() == 1
@@ -240,8 +264,12 @@ def _evaluate(
         width = width.to(dtype) if isinstance(width, Tensor) else width  # or it could change that of the result
         u = x if x.dtype == dtype else x.to(dtype)
         u = u if not isinstance(mean, Tensor) and mean == 0 else (u + mean).to(dtype)
-        place = None if isinstance(width, Tensor) or x.dtype != dtype else out  # where both are computed, not in place
-        result = collapse(width, lambda: hard(u, *others, place), lambda: smooth(u, width, *others, place))
+        both = isinstance(width, Tensor) and not vanishes
+        place = None if both or x.dtype != dtype else out  # where both are computed, not in place
+        if vanishes and isinstance(width, Tensor):
+            result = smooth(u, width, *others, place)
+        else:
+            result = collapse(width, lambda: hard(u, *others, place), lambda: smooth(u, width, *others, place))
         if out is None:
             return result.to(x.dtype)
         return out if result is out else out.copy_(result)
@@ -276,15 +304,14 @@ def _merged_windows(step: MultiStep, width: float) -> list[tuple[float, float, f
     return windows
 
 
-def _sum(
-    term: Callable[..., Tensor], x: Tensor, rises: Sequence[tuple[float, Number, float]], out: Tensor | None
-) -> Tensor:
-    """The weighted sum of term(x, place, width), with one temporary for all."""
-    (place, width, weight), *rest = rises
-    total, spare = term(x, place, width, out), None
+def _sum(terms: Sequence[tuple[Callable[..., Tensor], tuple[Any, ...], float]], out: Tensor | None) -> Tensor:
+    """The sum of weight * function(*arguments), with one temporary for all."""
+    (function, arguments, weight), *rest = terms
+    total, spare = function(*arguments, out=out), None
     total = total if weight == 1 else total.mul_(weight)
-    for place, width, weight in rest:
-        spare = term(x, place, width, None if torch.compiler.is_compiling() else spare)  # compilers reuse by themselves
+    for function, arguments, weight in rest:
+        reused = None if torch.compiler.is_compiling() else spare  # compilers reuse by themselves
+        spare = function(*arguments, out=reused)
         total.add_(spare, alpha=weight)
     return total
 

@@ -16,10 +16,11 @@ tensor([-1.,  0.,  0.,  1.])
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -39,6 +40,8 @@ class MultiStep:
 
     thresholds: tuple[float, ...]
     levels: tuple[float, ...]
+    adds_up: bool = field(init=False, repr=False, compare=False)
+    """Whether q_0 + δq_1 + ... + δq_k in single precision is exactly q_k."""
 
     def __post_init__(self) -> None:
         for name in ("thresholds", "levels"):
@@ -53,6 +56,9 @@ class MultiStep:
                 f"a step function with {len(self.thresholds)} thresholds needs {len(self.thresholds) + 1} levels, "
                 f"got {len(self.levels)}: {_short(self.levels)}"
             )
+        singles = all(_single(number) == number for number in self.levels + self.jumps)
+        climbs = zip(self.levels, self.jumps, self.levels[1:], strict=False)
+        object.__setattr__(self, "adds_up", singles and all(_single(a + jump) == b for a, jump, b in climbs))
 
     @classmethod
     def ternary(cls) -> MultiStep:
@@ -104,8 +110,13 @@ class MultiStep:
             for threshold, level in zip(self.thresholds, self.levels[1:], strict=True):
                 y = torch.where(x >= threshold, level, y)
             return y
-        # Selecting is many times slower on a CPU than adding floats: each x is at exactly one level, so the sum of
-        # level * [x is there] is exact for any levels. The first line is 0 that carries NaN on.
+        # Selecting is many times slower on a CPU than adding floats. The clamps are a level that carries NaN on.
+        if self.adds_up:
+            y, above = torch.clamp(x, self.levels[0], self.levels[0], out=out), torch.empty_like(x)
+            for threshold, jump in zip(self.thresholds, self.jumps, strict=True):
+                y.add_(torch.ge(x, threshold, out=above), alpha=jump)
+            return y
+        # Each x is at exactly one level, so the sum of level * [x is there] is exact for any levels.
         y = torch.clamp(x, 0, 0, out=out)
         there, spare = torch.ones_like(x), torch.empty_like(x)
         for threshold, level in zip(self.thresholds, self.levels, strict=False):
@@ -123,6 +134,11 @@ def _tables(step: MultiStep, dtype: torch.dtype, device: torch.device) -> tuple[
     """Thresholds and levels on the device, made once: a copy to the device at each call would wait for it."""
     kind = {"dtype": dtype, "device": device}
     return torch.tensor(step.thresholds, **kind), torch.tensor(step.levels, **kind)
+
+
+def _single(number: float) -> float:
+    """Rounded to single precision."""
+    return ctypes.c_float(number).value
 
 
 def _numbers(values: object, name: str) -> tuple[float, ...]:

@@ -21,6 +21,7 @@ of any kind: F = H with H(0) = 1, f = 0.
 from __future__ import annotations
 
 import abc
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -138,8 +139,22 @@ class Uniform(Noise):
 
     @staticmethod
     def cdf_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
-        """u/2w + 1/2, clamped to [0, 1]."""
-        return torch.sub(x, centre, out=out).mul_(0.5 / width).add_(0.5).clamp_(0, 1)
+        """u/2w + 1/2, clamped to [0, 1]; H(u) in a tensor of widths where one is 0."""
+        u = torch.sub(x, centre, out=out)
+        if not isinstance(width, Tensor):
+            return u.mul_(0.5 / width).add_(0.5).clamp_(0, 1)
+        # So steep that every u != 0 but the tiniest is beyond it, and H(0) = 1.
+        slope = 0.5 / width.clamp(min=NEGLIGIBLE)
+        return u.mul_(slope).add_(torch.where(width > NEGLIGIBLE, 0.5, 1.0)).clamp_(0, 1)
+
+    @staticmethod
+    def ramp_about(x: Tensor, centre: float, width: float, rise: float, out: Tensor | None = None) -> Tensor:
+        """rise (F(u) - 1/2), in as few operations as it takes: one for ternary under the paper's noise."""
+        slope, top = 0.5 * rise / width, 0.5 * rise
+        u = torch.sub(x, centre, out=out) if centre else x
+        if slope == 1:
+            return torch.clamp(u, -top, top, out=u if centre else out)
+        return torch.mul(u, slope, out=u if centre else out).clamp_(-top, top)
 
     @staticmethod
     def bump_about(x: Tensor, centre: Number, width: Number, out: Tensor | None = None) -> Tensor:
@@ -147,8 +162,18 @@ class Uniform(Noise):
         return at_least(x, centre - width, out).sub_(at_least(x, centre + width))
 
     @staticmethod
+    def gate_about(grad: Tensor, x: Tensor, centre: float, width: float, out: Tensor | None = None) -> Tensor:
+        """grad on [-w, w), 0 elsewhere: what Hardtanh does to a gradient, in its one operation."""
+        low, high = _open_interval(centre - width, centre + width, x.dtype)
+        if out is None:
+            return torch.ops.aten.hardtanh_backward(grad, x, low, high)
+        return torch.ops.aten.hardtanh_backward.grad_input(grad, x, low, high, grad_input=out)
+
+    @staticmethod
     def peak(width: Number) -> Number:
-        """1/(2w)."""
+        """1/(2w), and 0 in a tensor of widths where one is 0."""
+        if isinstance(width, Tensor):
+            return torch.where(width > NEGLIGIBLE, 0.5 / width, 0.0)
         return 0.5 / width
 
     @staticmethod
@@ -302,6 +327,13 @@ def at_least(x: Tensor, threshold: Number, out: Tensor | None = None) -> Tensor:
     if torch.compiler.is_compiling():
         return (x >= threshold).to(x.dtype)
     return torch.ge(x, threshold, out=torch.empty_like(x) if out is None else out)
+
+
+@functools.lru_cache(maxsize=256)
+def _open_interval(low: float, high: float, dtype: torch.dtype) -> tuple[float, float]:
+    """The open interval (a, b) that holds the same numbers of the dtype as [low, high)."""
+    below = torch.tensor(-math.inf, dtype=dtype)
+    return torch.tensor(low, dtype=dtype).nextafter(below).item(), torch.tensor(high, dtype=dtype).item()
 
 
 def known(value: Number) -> Number:
