@@ -35,11 +35,12 @@ def training_step(model: nn.Module, compiled: bool, layout: torch.memory_format)
     model = copy.deepcopy(model).to(memory_format=layout)  # pyright: ignore[reportCallIssue]
     optimizer = torch.optim.Adam(model.parameters())
     images = torch.randn(64, 3, 32, 32).contiguous(memory_format=layout)
-    labels = torch.randint(10, (64,))
+    generator = torch.Generator().manual_seed(0)
     forward = torch.compile(model) if compiled else model
 
     def step() -> None:
         optimizer.zero_grad()
+        labels = torch.randint(10, (64,), generator=generator)  # the same ones would be learned, and gradients denormal
         nn.functional.cross_entropy(forward(images), labels).backward()
         optimizer.step()
 

@@ -22,6 +22,7 @@ An estimator is nothing but these three values: a multi-step function, a forward
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
@@ -97,59 +98,72 @@ def quantize_with(
     backward_std: Number,
     mode: Mode,
     generator: torch.Generator | None = None,
+    scale: Number = 1.0,
 ) -> Tensor:
-    """`quantize` with its noises taken apart and trusted: what a layer calls, whose std is a tensor that changes."""
+    """scale * σ(x / scale), the noises of σ taken apart and trusted: what a layer calls, whose std changes.
+
+    `scale` gets no gradient: one that is learned is divided and multiplied by outside.
+    """
     # torch.compile takes no tensor twice: None stands for the forward noise's own.
     mean = None if backward_mean is forward_mean else backward_mean
     std = None if backward_std is forward_std else backward_std
-    return _Quantize.apply(x, step, forward, forward_mean, forward_std, backward, mean, std, mode, generator)  # pyright: ignore[reportReturnType]
+    noises = (forward, forward_mean, forward_std, backward, mean, std)
+    return _Quantize.apply(x, step, *noises, mode, generator, scale)  # pyright: ignore[reportReturnType]
 
 
 class _Quantize(torch.autograd.Function):
     """The only autograd function of lehr."""
 
     @staticmethod
-    def forward(x, step, forward, forward_mean, forward_std, backward, backward_mean, backward_std, mode, generator):
+    def forward(x, step, kind, mean, std, backward, backward_mean, backward_std, mode, generator, scale):
         if mode == "sample":
-            noisy = torch.empty_like(x, dtype=_wide(x.dtype))
-            forward.draw(noisy, forward.width(forward_std), generator).add_(x).add_(forward_mean)
-            return blockwise(step, noisy).to(x.dtype)
-        formula = expected_value if mode == "expectation" else most_probable_level
+            unit = torch.empty_like(x, dtype=_wide(x.dtype))
+            noise = kind.draw(unit, kind.width(std), generator).add_(mean)
+            drawn = blockwise(step, noise.add_(x if _is(scale, 1) else x / scale))
+            return (drawn if _is(scale, 1) else drawn.mul_(scale)).to(x.dtype)
         return _evaluate(
             x,
-            forward,
-            forward_mean,
-            forward_std,
-            hard=lambda u, out: step(u, out),
-            smooth=lambda u, width, out: formula(u, step, forward, width, out=out),
-            vanishes=forward is Uniform and mode == "expectation" and step.adds_up,
+            step,
+            kind,
+            mean,
+            std,
+            scale,
+            hard=_hard_value,
+            smooth=expected_value if mode == "expectation" else most_probable_level,
+            vanishes=kind is Uniform and mode == "expectation" and step.adds_up,
         )
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        x, ctx.step, _, forward_mean, forward_std, ctx.kind, mean, std, _, _ = inputs
+        x, ctx.step, _, forward_mean, forward_std, ctx.kind, mean, std, _, _, scale = inputs
         mean = forward_mean if mean is None else mean
         std = forward_std if std is None else std
-        # Mean and deviation are saved if they are tensors; numbers ride along.
-        ctx.numbers = [None if isinstance(value, Tensor) else value for value in (mean, std)]
-        ctx.save_for_backward(x, *(value for value in (mean, std) if isinstance(value, Tensor)))
+        # Mean, deviation and scale are saved if they are tensors; numbers ride along.
+        ctx.numbers = [None if isinstance(value, Tensor) else value for value in (mean, std, scale)]
+        ctx.save_for_backward(x, *(value for value in (mean, std, scale) if isinstance(value, Tensor)))
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
-        (grad,), (x, *tensors) = grads, ctx.saved_tensors
-        mean, std = (tensors.pop(0) if number is None else number for number in ctx.numbers)
-        grad_x = _evaluate(
+        x, *tensors = ctx.saved_tensors
+        mean, std, scale = (tensors.pop(0) if number is None else number for number in ctx.numbers)
+        grad = _evaluate(
             x,
+            ctx.step,
             ctx.kind,
             mean,
             std,
-            grad,
-            hard=lambda u, grad, out: torch.zeros_like(u) if out is None else out.zero_(),
-            smooth=lambda u, width, grad, out: expected_slope(u, ctx.step, ctx.kind, width, grad, out=out),
+            scale,
+            *grads,
+            hard=_hard_slope,
+            smooth=expected_slope,
             vanishes=ctx.kind is Uniform,
         )
-        return grad_x, *[None] * 9
+        return grad, *[None] * 10
+
+
+# torch looks at the signature at every call: made once, that takes a tenth of the time.
+_Quantize.forward.__signature__ = inspect.signature(_Quantize.forward)
 
 
 def expected_value(
@@ -240,41 +254,97 @@ def lipschitz(step: MultiStep, noise: Noise) -> float:
     return float(slope.max())
 
 
+def _hard_value(x: Tensor, step: MultiStep, *, out: Tensor | None) -> Tensor:
+    return step(x, out)
+
+
+def _hard_slope(x: Tensor, step: MultiStep, grad: Tensor, *, out: Tensor | None) -> Tensor:
+    return torch.zeros_like(x) if out is None else out.zero_()
+
+
 def _evaluate(
     x: Tensor,
+    step: MultiStep,
     kind: type[Noise],
     mean: Number,
     std: Number,
-    *others: Tensor,
+    scale: Number,
+    *grad: Tensor,
     hard: Callable[..., Tensor],
     smooth: Callable[..., Tensor],
-    vanishes: bool = False,
+    vanishes: bool,
 ) -> Tensor:
-    """hard(x + mean, *others) where std is 0, smooth(x + mean, width, *others) elsewhere.
+    """hard(u, step, *grad) where std is 0 and smooth(u, step, kind, width, *grad) elsewhere, of u = x / scale + mean.
 
-    `vanishes` says that smooth with a width of 0 is hard already, so that there is nothing to choose where the width is
-    not known beforehand. Half precision is computed in single, as the fused kernels of compilers do.
+    Without a `grad` it is a value, in units of the scale. `vanishes` says that smooth with a width of 0 is hard
+    already: there is nothing to choose where the width is not known. Half precision is computed in single, as the fused
+    kernels of compilers do.
     """
     dtype = _wide(x.dtype)
     one = not isinstance(std, Tensor) or std.numel() == 1
-    spread = known(kind.width(std)) if one else std  # many widths are computed a block at a time
+    spread = _known_width(kind, std) if one else std  # many widths are computed a block at a time
+    mean, scale = known(mean), known(scale)
+    if isinstance(spread, float) and spread > NEGLIGIBLE and isinstance(scale, float) and not isinstance(mean, Tensor):
+        # All is known: scale the function, not its argument and its value.
+        step, spread, mean, scale = _scaled(step, scale), spread * scale, mean * scale, 1.0
 
-    def block(x: Tensor, mean: Number, spread: Number, *others: Tensor, out: Tensor | None) -> Tensor:
+    def block(x: Tensor, mean: Number, spread: Number, scale: Number, *grad: Tensor, out: Tensor | None) -> Tensor:
         width = spread if one else kind.width(spread)
         width = width.to(dtype) if isinstance(width, Tensor) else width  # or it could change that of the result
         u = x if x.dtype == dtype else x.to(dtype)
-        u = u if not isinstance(mean, Tensor) and mean == 0 else (u + mean).to(dtype)
-        both = isinstance(width, Tensor) and not vanishes
-        place = None if both or x.dtype != dtype else out  # where both are computed, not in place
-        if vanishes and isinstance(width, Tensor):
-            result = smooth(u, width, *others, place)
+        u = u if _is(scale, 1) else (u / scale).to(dtype)
+        u = u if _is(mean, 0) else (u + mean).to(dtype)
+        chosen = not isinstance(width, Tensor) or vanishes
+        place = out if chosen and x.dtype == dtype else None  # where both are computed, not in place
+        if isinstance(width, Tensor) and vanishes:
+            result = smooth(u, step, kind, width, *grad, out=place)
         else:
-            result = collapse(width, lambda: hard(u, *others, place), lambda: smooth(u, width, *others, place))
+            result = collapse(
+                width,
+                lambda: hard(u, step, *grad, out=place),
+                lambda: smooth(u, step, kind, width, *grad, out=place),
+            )
+        result = result if grad or _is(scale, 1) else result.mul_(scale)
         if out is None:
             return result.to(x.dtype)
         return out if result is out else out.copy_(result)
 
-    return blockwise(block, x, known(mean), spread, *others)
+    whole = x.dtype == dtype and _is(scale, 1) and _is(mean, 0) and _is_ramp(step, kind, spread)
+    if whole:
+        return block(x, mean, spread, scale, *grad, out=None)
+    return blockwise(block, x, mean, spread, scale, *grad)
+
+
+def _is(number: Number, value: float) -> bool:
+    return not isinstance(number, Tensor) and number == value
+
+
+def _known_width(kind: type[Noise], std: Number) -> Number:
+    """The width, as a number where it can be known; computed in the precision of a std that is a tensor."""
+    number = known(std)
+    if isinstance(std, Tensor) and not isinstance(number, Tensor):
+        return _width_of(kind, number, std.dtype)
+    return kind.width(std)
+
+
+@functools.lru_cache(maxsize=1024)
+def _width_of(kind: type[Noise], std: float, dtype: torch.dtype) -> float:
+    return float(kind.width(torch.tensor(std, dtype=dtype)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _scaled(step: MultiStep, scale: float) -> MultiStep:
+    if scale == 1:
+        return step
+    return MultiStep(*(tuple(number * scale for number in numbers) for numbers in (step.thresholds, step.levels)))
+
+
+def _is_ramp(step: MultiStep, kind: type[Noise], width: Number) -> bool:
+    """Whether value and slope are one operation each, those of Hardtanh: there is nothing to keep in the cache."""
+    if kind is not Uniform or not isinstance(width, float) or width <= NEGLIGIBLE:
+        return False
+    (place, wide, rise), *more = _rises(step, kind, width)
+    return not more and place == 0 and rise == 2 * wide and step.levels[0] == -step.levels[-1]
 
 
 def _rises(step: MultiStep, kind: type[Noise], width: Number) -> Sequence[tuple[float, Number, float]]:

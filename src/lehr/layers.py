@@ -85,10 +85,11 @@ class Quantizer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Quantize; without forward noise when evaluating."""
-        u = x if self.scale is None else x / self.scale
+        scale = 1.0 if self.scale is None else self.scale
+        learned = isinstance(scale, Tensor) and scale.requires_grad  # then autograd must see what is done with it
         forward_mean = 0.0 if self.forward_mean is None else self.forward_mean
         y = quantize_with(
-            u,
+            x / scale if learned else x,
             self.step,
             self.forward_kind if self.training else Dirac,
             forward_mean if self.training else 0.0,
@@ -97,8 +98,9 @@ class Quantizer(nn.Module):
             0.0 if self.backward_mean is None else self.backward_mean,
             self.backward_std,
             self.mode,
+            scale=1.0 if learned else scale,
         )
-        return y if self.scale is None else y * self.scale
+        return y * scale if learned else y
 
     def extra_repr(self) -> str:
         """Step function, present noise, and what differs from the usual."""
