@@ -241,6 +241,19 @@ class TestTheScale:
             brute = torch.stack([error(rows, largest * f) for f in torch.linspace(0.02, 2, 1000).tolist()]).amin(0)
             assert (error(rows, fitted) <= brute * 1.02).all()
 
+    @pytest.mark.parametrize("per_channel", [False, True])
+    def test_of_many_weights_a_sample_is_as_good(self, per_channel, monkeypatch):
+        weight = torch.randn(8, 20_000, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.1, 2, 8)[:, None]
+        quantizer = Quantizer()
+
+        def error() -> float:
+            scale = fit_scale(weight, quantizer, per_channel=per_channel)
+            return (weight - scale * quantizer.step(weight / scale)).square().sum().item()
+
+        sampled = error()
+        monkeypatch.setattr("lehr.convert._SAMPLE", weight.numel())
+        assert sampled == pytest.approx(error(), rel=0.003)
+
     def test_one_for_the_tensor_one_per_channel_or_the_template_s(self):
         layers = [nn.Conv2d(3, 8, 3) for _ in range(3)]
         for layer, scale in zip(layers, ("tensor", "channel", "fixed"), strict=True):

@@ -48,6 +48,7 @@ ACTIVATIONS: tuple[type[nn.Module], ...] = (
     nn.Sigmoid,
     nn.Tanh,
 )
+_SAMPLE = 2**16  # weights that tell a scale as well as millions do
 Scale = Literal["tensor", "channel", "fixed"]
 Skip = str | Iterable[str] | Callable[[str, nn.Module], bool]
 
@@ -166,27 +167,36 @@ def fit_scale(weight: Tensor, quantizer: Quantizer, *, per_channel: bool = False
     """The scale that minimises |w - scale σ(w / scale)|², of a tensor or of each of its output channels.
 
     The error is piecewise quadratic in the scale. Tried are 128 candidates, between 1/100 of and twice the scale that
-    maps the largest weight to the largest level, and the bottom <w, σ>/<σ, σ> of the parabola each is on. Weights that
-    are all 0 fit any scale and get one of order 1, with which they can still grow.
+    maps the largest weight to the largest level, and the bottom <w, σ>/<σ, σ> of the parabola each is on. Of many
+    weights an even sample is tried, and the bottom is that of all of them. Weights that are all 0 fit any scale and get
+    one of order 1, with which they can still grow.
     """
-    rows = weight.detach().double()
-    rows = rows.flatten(1) if per_channel else rows.reshape(1, -1)
+    rows = weight.detach().flatten(1) if per_channel else weight.detach().reshape(1, -1)
     largest = max(abs(level) for level in quantizer.step.levels)
-    unit = rows.abs().amax(1, keepdim=True) / largest
+    unit = rows.abs().amax(1, keepdim=True).double() / largest
     unit = unit.masked_fill(unit == 0, 1.0)
     scale, least = unit, torch.full_like(unit, torch.inf)
 
+    def levels_and_bottom(rows: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
+        levels = quantizer.step(rows / candidate)
+        bottom = (rows * levels).sum(1, keepdim=True) / levels.square().sum(1, keepdim=True)
+        return levels, torch.where(bottom > 0, bottom, candidate)
+
     def consider(candidate: Tensor) -> Tensor:
         nonlocal scale, least
-        levels = quantizer.step(rows / candidate)
-        error = (rows - candidate * levels).square().sum(1, keepdim=True)
+        levels, bottom = levels_and_bottom(sample, candidate)
+        error = (sample - candidate * levels).square().sum(1, keepdim=True)
         scale = torch.where(error <= least, candidate, scale)
         least = torch.minimum(error, least)
-        bottom = (rows * levels).sum(1, keepdim=True) / levels.square().sum(1, keepdim=True)
-        return torch.where(bottom > 0, bottom, candidate)
+        return bottom
 
+    columns = max(_SAMPLE // len(rows), 128)
+    stride = -(-rows.shape[1] // columns)
+    sample = rows[:, ::stride].double()
     for fraction in torch.logspace(-2, 0.3, 128, dtype=torch.float64).tolist():
         consider(consider(unit * fraction))
+    if stride > 1:
+        _, scale = levels_and_bottom(rows.double(), scale)
     shape = (-1, *[1] * (weight.ndim - 1)) if per_channel else ()
     return scale.to(weight.dtype).reshape(shape)
 
