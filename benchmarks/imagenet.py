@@ -36,6 +36,7 @@ from lehr.data.generated import FIGURES, draw
 from lehr.data.image_folder import read_folder
 from lehr.models import AlexNet, MobileNetV2
 from lehr.models.mobilenet_v2 import convert_branches_
+from lehr.training.memory import keep_freed_memory
 
 SIZE, BATCH = 224, 8
 SLACK = 1.1
@@ -193,6 +194,7 @@ def main() -> int:
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)  # a process of its own: memory of two steps in MB
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as `lehr train` does
     if options.peak:
         run = training_step(options.peak[0], quantized=options.peak[1] == "ANA")
         for _ in range(2):

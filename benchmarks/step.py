@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import lehr
+from lehr.training.memory import keep_freed_memory
 from measure import Row, fastest, report
 
 
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few repetitions")
     repetitions = 3 if parser.parse_args().quick else 25
     torch.set_num_threads(1)
+    keep_freed_memory()  # as `lehr train` does
     torch.manual_seed(0)
     twin = vgg()
     quantized = copy.deepcopy(twin)

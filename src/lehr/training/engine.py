@@ -41,6 +41,7 @@ from lehr.training.folder import RunFolder, save_checkpoint, write_json
 from lehr.training.interruption import StopAtOnce
 from lehr.training.loaders import Loaders
 from lehr.training.measures import level_codes, level_shares, noise, noisy_quantizers
+from lehr.training.memory import keep_freed_memory
 from lehr.training.progress import Bar
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import dump, read
@@ -158,6 +159,7 @@ def _annealed_together(model: nn.Module) -> list[list[str]]:
 
 
 def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> L.Trainer:
+    keep_freed_memory()
     try:
         return L.Trainer(
             accelerator=recipe.accelerator,
