@@ -52,6 +52,14 @@ def test_export_compares_every_backend_on_every_test_image(run: Path, capsys: py
     assert f"ONNX, onnxruntime: {count} images, 0 classes differ from the reference run, logits are equal" in lines
 
 
+def test_export_to_qonnx_executes_it_too(run: Path, capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("qonnx", reason="qonnx needs Python 3.11 or newer")
+    assert cli.main(["export", str(run), "--to", "qonnx"]) == 0
+    count = len(load("digits").test)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"QONNX, qonnx: {count} images, 0 classes differ from the reference run, logits are equal" in lines
+
+
 @pytest.mark.parametrize(("to", "name"), [("onnx", "model.onnx"), ("qonnx", "model.qonnx.onnx"), ("c", "c/model.c")])
 def test_export_writes_each_format(run: Path, to: str, name: str):
     assert cli.main(["export", str(run), "--to", to, "--verify", "false"]) == 0

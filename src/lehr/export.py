@@ -39,7 +39,7 @@ def export(run: Path, to: Format, out: Path | None = None, *, verify: bool = Tru
     yield f"{path}: {_told_size(path, model, net)}", True
     if verify:
         compared = len(test) if isinstance(test, Dataset) else _COMPARED
-        for check in checks(model, net, examples_of(test, compared)):
+        for check in checks(model, net, examples_of(test, compared), qonnx=to == "qonnx"):
             yield str(check), check.passed
 
 

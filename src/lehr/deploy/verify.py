@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -45,8 +46,10 @@ class Check:
 
 
 @torch.inference_mode()
-def verify(model: nn.Module, net: IntegerNet, images: Tensor) -> Iterator[Check]:
+def verify(model: nn.Module, net: IntegerNet, images: Tensor, *, qonnx: bool = False) -> Iterator[Check]:
     """The reference run against the trained `model` (in eval mode), then every backend here against the reference run.
+
+    `qonnx` has QONNX executed too where that package is installed, node by node and slowly.
 
     The model's logits are floats, so the reference run may differ from them in the last bits, never in the class;
     the backends must equal the reference run bit for bit.
@@ -59,6 +62,9 @@ def verify(model: nn.Module, net: IntegerNet, images: Tensor) -> Iterator[Check]
         yield _compared(f"C, {level}", "the reference run", _over(lambda x, e=engine: e(x.numpy()), images), reference)
     if importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx"):
         yield _compared("ONNX, onnxruntime", "the reference run", _over(_onnx(net), images), reference)
+        if qonnx and importlib.util.find_spec("qonnx"):
+            found = _over(lambda x: _run_qonnx(net, x.numpy()), images)
+            yield _compared("QONNX, qonnx", "the reference run", found, reference)
 
 
 def _over(run: Callable[[Tensor], np.ndarray], images: Tensor) -> np.ndarray:
@@ -81,3 +87,19 @@ def _onnx(net: IntegerNet) -> Callable[[Tensor], np.ndarray]:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return lambda x: np.asarray(session.run(None, {name: x.numpy()})[0])
+
+
+def _run_qonnx(net: IntegerNet, images: np.ndarray) -> np.ndarray:
+    import onnx
+    from qonnx.core.modelwrapper import ModelWrapper
+    from qonnx.core.onnx_exec import execute_onnx
+
+    from lehr.deploy.to_onnx import to_qonnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        to_qonnx(net, path, batch=len(images))
+        model = ModelWrapper(str(path))
+        # It runs each node as a model of the newest IR version its onnx knows; onnxruntime reads up to 13.
+        with patch.object(onnx, "IR_VERSION", 13):
+            return np.asarray(execute_onnx(model, {"pixels": images})["logits"])
