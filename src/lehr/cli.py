@@ -1,7 +1,7 @@
 """The command line: a word, and the function behind it.
 
     lehr demo | train RECIPE | evaluate RUN | recipes | data NAME | summary RUN | report RUN | compare RUN... |
-         export RUN --to packed|onnx|qonnx|c | predict FILE IMAGE... | bench FILE | approximate FORMULA | figures
+         export RUN --to packed|onnx|qonnx|c | predict FILE IMAGE... | bench FILE | zoo | approximate FORMULA | figures
 
 Each function's signature is its command line (jsonargparse). A wrong word is one sentence on standard error and exit
 code 2, a failure while working is one sentence and exit code 1, a signal is 128 and its number.
@@ -115,7 +115,7 @@ def compare(runs: list[Path], *, out: Path | None = None) -> None:
 
 
 def export(
-    run: Path,
+    source: str,
     *,
     to: Literal["packed", "onnx", "qonnx", "c"],
     out: Path | None = None,
@@ -124,35 +124,36 @@ def export(
     """Turn a run's network into integers: a packed .lehr file, ONNX, QONNX, or a folder of C; and compare them all.
 
     Args:
-        run: the run folder
+        source: a run folder, or a .lehr file, or the name of a network of the zoo
         to: what to write
-        out: where to write it, instead of into the run folder
-        verify: compare torch, the reference run and every backend on all test images
+        out: where to write it, instead of into the run folder (a run) or the present one
+        verify: compare torch, the reference run and every backend on all test images (a run), or on random ones
     """
     from lehr.export import export
 
     failed = False
-    for line, passed in export(run, to, out, verify=verify):
+    for line, passed in export(source, to, out, verify=verify):
         print(line)
         failed |= not passed
     if failed:
         raise SystemExit(_fail(1, "lehr export: the exported network differs from the trained one: see above"))
 
 
-def predict(file: Path, images: list[Path], *, resize: bool = False) -> None:
+def predict(file: str, images: list[Path], *, resize: bool = False) -> None:
     """Classify PNG or JPEG files, or folders of them, with a packed network.
 
     Args:
-        file: a .lehr file
+        file: a .lehr file, or the name of a network of the zoo
         images: image files or folders
         resize: bring images of another size to the network's, instead of refusing them
     """
     from lehr.deploy.images import ImageError
     from lehr.deploy.predict import predict
     from lehr.table import table
+    from lehr.zoo import file_of
 
     rows, failed = [], False
-    for path, answer in predict(file, images, resize=resize):
+    for path, answer in predict(file_of(file), images, resize=resize):
         if isinstance(answer, ImageError):
             print(f"lehr predict: {answer}", file=sys.stderr)
             failed = True
@@ -164,15 +165,28 @@ def predict(file: Path, images: list[Path], *, resize: bool = False) -> None:
         raise SystemExit(1)
 
 
-def bench(file: Path, *, repetitions: int = 100) -> None:
-    """Time a packed network on this machine: the engine beside onnxruntime with float32 and with 8-bit weights."""
+def bench(file: str, *, repetitions: int = 100) -> None:
+    """Time a packed network on this machine: the engine beside onnxruntime with float32 and with 8-bit weights.
+
+    Args:
+        file: a .lehr file, or the name of a network of the zoo
+        repetitions: how often each is run; the least time counts
+    """
     from lehr.deploy.bench import bench
     from lehr.deploy.engine import compile
     from lehr.deploy.pack import load
+    from lehr.zoo import file_of
 
-    net = load(file)
+    net = load(file_of(file))
     print(compile(net).describe(), end="\n\n")
     print(bench(net, repetitions=repetitions))
+
+
+def zoo() -> None:
+    """The trained networks that come with lehr; predict, export and bench take their names."""
+    from lehr.zoo import listing
+
+    print(listing())
 
 
 def approximate(formula: str, *, epsilon: float, side: float = 1.0, out: Path | None = None) -> None:
@@ -234,6 +248,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": export,
     "predict": predict,
     "bench": bench,
+    "zoo": zoo,
     "approximate": approximate,
     "figures": figures,
 }
