@@ -2,59 +2,90 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lehr
-from lehr.algorithms import ANA, Algorithm, FullPrecision
+from lehr.algorithms import ANA, Algorithm, BinaryConnect, FullPrecision
 from lehr.algorithms.algorithm import quantized_layers
+from lehr.algorithms.ana import NoiseName
+from lehr.batchnorm import reestimate_
 from lehr.data import Batches, load
-from lehr.models import MLP
+from lehr.deploy import integer_net as deploy
+from lehr.deploy.freeze import FloatWarning
+from lehr.deploy.integer_net import Weights
+from lehr.expectation import Mode
+from lehr.models import MLP, VGG
+from lehr.training.measures import noisy_quantizers
+from lehr.training.recipes import named
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An algorithm, the levels it leaves its weights at (none: floats), and the test accuracy it reaches on digits."""
+    """An algorithm, the levels it leaves its weights at, and the test accuracy it reaches on digits.
+
+    `levels` are those times the scale, or how many there are if they are learned; None: floats. `frozen` is what
+    `freeze` makes of it: a network of integers, one whose weights alone are quantized, one with floats at its ends,
+    or floats. `reestimate`: whether BatchNorm's statistics are estimated anew in the end.
+    """
 
     algorithm: Algorithm
-    levels: Sequence[float] | None
+    levels: Sequence[float] | int | None
     accuracy: float
     lr: float = 0.01
+    frozen: Literal["integer", "mixed", "ends in float", "float"] = "integer"
+    reestimate: bool = False
+
+
+def method(name: str) -> Algorithm:
+    """As `lehr compare --methods` runs it."""
+    return named(f"digits-{name}").algorithm
 
 
 ALGORITHMS = {
-    "full precision": Case(FullPrecision(), None, 0.95),
+    "full precision": Case(FullPrecision(), None, 0.95, frozen="float"),
     "ANA": Case(ANA(clip=1.0), (-1, 0, 1), 0.90),
-    "ANA, sampled": Case(ANA(mode="sample", clip=1.0), (-1, 0, 1), 0.90),
-    "ANA, normal noise, most probable level": Case(ANA(noise="normal", mode="mode"), (-1, 0, 1), 0.88),
-    "STE, ternary": Case(ANA(std=0, backward_std=0.5, clip=1.0), (-1, 0, 1), 0.88),
-    "STE, binary": Case(ANA(std=0, backward_std=0.5774, weights="sign", activations="sign", clip=1.0), (-1, 1), 0.85),
-    "ANA, first and last layer in full precision": Case(ANA(first=False, last=False), (-1, 0, 1), 0.90),
+    **{
+        f"ANA, {noise} noise, {mode}": Case(ANA(noise=noise, mode=mode, clip=1.0), (-1, 0, 1), 0.88)
+        for noise in get_args(NoiseName)
+        for mode in get_args(Mode)
+    },
+    "ANA, first and last layer in full precision": Case(
+        ANA(first=False, last=False), (-1, 0, 1), 0.90, frozen="ends in float"
+    ),
+    "STE": Case(method("ste"), (-1, 0, 1), 0.88),
+    "BNN": Case(method("bnn"), (-1, 1), 0.85),
+    "BinaryConnect": Case(BinaryConnect(), (-1, 1), 0.90, frozen="mixed"),
+    "BinaryConnect, stochastic": Case(
+        BinaryConnect(stochastic=True), (-1, 1), 0.88, lr=0.1, frozen="mixed", reestimate=True
+    ),
 }
-STEPS_PER_EPOCH, EPOCHS = 19, 4
+EPOCHS = 4
 
 
 def network() -> MLP:
     torch.manual_seed(0)
     digits = load("digits").train
-    return MLP((1, 8, 8), hidden=(128, 128), mean=digits.mean, std=digits.std)
+    return MLP((1, 8, 8), hidden=(128, 128), mean=digits.mean, std=digits.std, input_bits=8)
 
 
 class Training:
     """A plain loop that calls an algorithm as the engine does, with all noise annealed away after half of it."""
 
     def __init__(self, case: Case) -> None:
-        self.algorithm = case.algorithm
+        self.algorithm, self.reestimate = case.algorithm, case.reestimate
         self.splits = load("digits")
         self.model = network()
         self.algorithm.convert_(self.model)
         self.optimizer = self.algorithm.wrap(torch.optim.Adam(self.model.parameters(), lr=case.lr), self.model)
-        noisy = any(isinstance(module, lehr.Quantizer) for module in self.model.modules())
+        noisy = self.algorithm.anneals and any(isinstance(module, lehr.Quantizer) for module in self.model.modules())
         self.annealer = lehr.Annealer(self.model, lehr.annealing.Window(0, EPOCHS / 2)) if noisy else None
 
     def epochs(self, first: int, last: int) -> None:
@@ -71,6 +102,12 @@ class Training:
                 nn.functional.cross_entropy(self.model(images), labels).backward()
                 self.optimizer.step()
                 self.algorithm.after_step_(self.model)
+            if self.annealer is not None:
+                self.annealer.seek(epoch + 1)
+        if last == EPOCHS:
+            self.algorithm.after_training_(self.model)
+            if self.reestimate:
+                reestimate_(self.model, self.splits.train.images.split(256))
 
     @torch.no_grad()
     def accuracy(self) -> float:
@@ -96,10 +133,49 @@ def test_it_learns_the_digits(case: Case, trained: Training) -> None:
 
 def test_its_weights_end_at_its_levels(case: Case, trained: Training) -> None:
     layers = dict(quantized_layers(trained.model.eval()))
-    if case.levels is None:
-        assert not layers
+    assert bool(layers) == (case.levels is not None)
     for layer in layers.values():
-        assert set(layer.quantized_weight.unique().tolist()) == {float(level) for level in case.levels or ()}
+        quantizer, values = layer.quantizer, layer.quantized_weight
+        levels = quantizer.levels
+        assert case.levels in (levels, len(levels))
+        scale = torch.ones(()) if quantizer.scale is None else quantizer.scale
+        assert torch.equal(values, torch.tensor(levels)[quantizer.codes(layer.weight).long()] * scale)
+        assert len(values.unique()) > 1
+
+
+def test_no_noise_is_left_at_the_end(case: Case, trained: Training) -> None:
+    assert not noisy_quantizers(trained.model)
+
+
+def test_it_freezes_to_what_it_claims(case: Case, trained: Training) -> None:
+    images = trained.splits.test.images
+    warned = pytest.warns(FloatWarning) if case.frozen == "mixed" else contextlib.nullcontext()
+    with warned:
+        net = lehr.freeze(trained.model.eval(), images[:1])
+    kinds = [net.values[layer.name].kind for layer in net.operations if isinstance(layer, deploy.Linear)]
+    assert set(kinds) == {"integer"} if case.frozen == "integer" else "float" in kinds
+    quantized = [isinstance(layer.weights, Weights) for layer in net.operations if isinstance(layer, deploy.Linear)]
+    assert any(quantized) == (case.frozen != "float")
+    with torch.no_grad():
+        theirs = trained.model(images)
+    ours = torch.as_tensor(net.run(images))
+    assert (ours.argmax(1) == theirs.argmax(1)).float().mean() > 0.995
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_it_trains_a_vgg(case: Case) -> None:
+    torch.manual_seed(0)
+    model = VGG((1, 8, 8), width=1 / 32, mean=(0.5,), std=(0.5,), input_bits=8)
+    case.algorithm.convert_(model)
+    optimizer = case.algorithm.wrap(torch.optim.Adam(model.parameters(), lr=0.01), model)
+    images, labels = torch.randint(0, 256, (16, 1, 8, 8), dtype=torch.uint8), torch.arange(16) % 10
+    case.algorithm.before_epoch_(model, 0, 1)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    nn.functional.cross_entropy(model(images), labels).backward()
+    optimizer.step()
+    case.algorithm.after_step_(model)
+    still = [name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])]
+    assert not still
 
 
 def test_saved_and_loaded_in_the_middle_it_ends_with_the_same_bits(
@@ -192,6 +268,18 @@ def test_wrong_settings_are_told_when_the_algorithm_is_made(make: Callable[[], A
         make()
 
 
+def test_clipped_weights_still_get_a_gradient_at_both_ends() -> None:
+    model = network()
+    ANA(std=0, backward_std=3**-0.5, weights="sign", activations="sign").convert_(model)
+    layer = next(layer for _, layer in quantized_layers(model))
+    with torch.no_grad():
+        layer.weight.fill_(-3.0)[::2] = 3.0
+    ANA(clip=1.0).after_step_(model)
+    layer.quantized_weight.sum().backward()
+    assert layer.weight.grad is not None
+    assert bool((layer.weight.grad == 1).all())
+
+
 def test_ste_is_ana_without_forward_noise() -> None:
     model = network()
     ANA(std=0, backward_noise="uniform", backward_std=3**-0.5, weights="sign", activations="sign").convert_(model)
@@ -201,3 +289,29 @@ def test_ste_is_ana_without_forward_noise() -> None:
     slope: Tensor | None = x.grad
     assert slope is not None
     assert torch.equal(slope, ((x >= -1) & (x < 1)).float())  # Corollary 1
+
+
+# BinaryConnect.
+
+
+def test_a_stochastic_weight_is_plus_one_with_the_probability_of_the_hard_sigmoid() -> None:
+    model = network()
+    BinaryConnect(stochastic=True).convert_(model)
+    quantizer = next(layer for _, layer in quantized_layers(model)).quantizer
+    w = torch.linspace(-1.5, 1.5, 13)
+    torch.manual_seed(0)
+    drawn = quantizer(w.repeat(40_000, 1))
+    assert set(drawn.unique().tolist()) == {-1.0, 1.0}
+    torch.testing.assert_close((drawn == 1).float().mean(0), ((w + 1) / 2).clamp(0, 1), atol=0.01, rtol=0)  # eq. 2, 3
+    assert torch.equal(quantizer.eval()(w), torch.where(w >= 0, 1.0, -1.0))
+
+
+def test_binary_connect_keeps_activations_and_clips_weights() -> None:
+    model = network()
+    BinaryConnect().convert_(model)
+    assert sum(isinstance(module, nn.ReLU) for module in model.modules()) == 2
+    with torch.no_grad():
+        for _, layer in quantized_layers(model):
+            layer.weight.mul_(1000)
+    BinaryConnect().after_step_(model)
+    assert all(layer.weight.abs().max() <= 1 for _, layer in quantized_layers(model))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lehr.layers import Quantizer
+from lehr.layers import AbstractQuantizer
 from lehr.models.input import Input
 from lehr.table import table
 
@@ -106,8 +106,8 @@ def summarize(model: nn.Module, example: Tensor) -> Summary:
             incoming = known.get(id(inputs[0]), (None, _FLOAT_BITS))[1] if inputs else _FLOAT_BITS
             if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
                 layers.append(_cost(path, module, output, incoming))
-            elif isinstance(module, Quantizer):
-                known[id(output)] = (output, bits(len(module.step.levels)))
+            elif isinstance(module, AbstractQuantizer):
+                known[id(output)] = (output, bits(len(module.levels)))
             elif isinstance(module, Input):
                 known[id(output)] = (output, float(module.bits or _FLOAT_BITS))
             elif isinstance(module, nn.Flatten | nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d | nn.Dropout | nn.Identity):
@@ -130,7 +130,7 @@ def summarize(model: nn.Module, example: Tensor) -> Summary:
 
 def _cost(path: str, layer: nn.Linear | nn.modules.conv._ConvNd, output: Tensor, incoming: float) -> LayerCost:
     quantizer = layer._modules.get("quantizer")
-    weight_bits = bits(len(quantizer.step.levels)) if isinstance(quantizer, Quantizer) else _FLOAT_BITS
+    weight_bits = bits(len(quantizer.levels)) if isinstance(quantizer, AbstractQuantizer) else _FLOAT_BITS
     # An output is computed from as many weights as its channel has: the MACs are the weights at each position.
     channels = output.shape[1] if isinstance(layer, nn.modules.conv._ConvNd) else output.shape[-1]
     positions = output[0].numel() // channels

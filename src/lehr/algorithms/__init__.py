@@ -2,6 +2,12 @@
 
 from lehr.algorithms.algorithm import Algorithm
 from lehr.algorithms.ana import ANA
+from lehr.algorithms.binary_connect import BinaryConnect
 from lehr.algorithms.full_precision import FullPrecision
 
-__all__ = ["ANA", "Algorithm", "FullPrecision"]
+__all__ = [
+    "ANA",
+    "Algorithm",
+    "BinaryConnect",
+    "FullPrecision",
+]
