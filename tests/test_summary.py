@@ -56,6 +56,12 @@ def test_groups_strides_biases_and_tokens_are_counted() -> None:
     assert linear.bytes == 4 * (40 + 5)
 
 
+def test_weights_that_are_used_again_count_once_and_work_each_time() -> None:
+    layer = nn.Linear(4, 4)
+    summary = summarize(nn.Sequential(layer, nn.ReLU(), layer), torch.zeros(1, 4))
+    assert [(row.weights, row.biases, row.macs) for row in summary.layers] == [(16, 4, 16), (0, 0, 16)]
+
+
 def test_it_prints_a_table_with_totals_and_leaves_the_model_as_it_was() -> None:
     model = VGG(width=1 / 8, input_bits=8).train()
     ANA().convert_(model)

@@ -20,9 +20,10 @@ Linear(
 from __future__ import annotations
 
 import abc
+import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -173,6 +174,8 @@ class _QuantizedWeight(nn.Module):
 
     weight: Tensor
     quantizer: AbstractQuantizer
+    # Of a subclass with a forward of its own: why `freeze` cannot convert it, and what to do.
+    not_integer: ClassVar[tuple[str, str] | None] = None
 
     @property
     def quantized_weight(self) -> Tensor:
@@ -257,6 +260,29 @@ class Conv2d(_Conv, nn.Conv2d):
 
 class Conv3d(_Conv, nn.Conv3d):
     """`torch.nn.Conv3d` with quantized weights."""
+
+
+class Composed(nn.Module, abc.ABC):
+    """A layer that is trained as one and deployed as several: `taken_apart` puts these in its place."""
+
+    @abc.abstractmethod
+    def parts(self) -> nn.Module:
+        """A module of layers and quantizers that computes the same in eval mode, up to rounding."""
+
+
+def taken_apart(model: nn.Module) -> nn.Module:
+    """A copy of the model with the parts of each `Composed` layer in its place."""
+    model = copy.deepcopy(model)
+    if isinstance(model, Composed):
+        return model.parts().train(model.training)
+    parts: dict[nn.Module, nn.Module] = {}  # a layer used at several places stays one
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if isinstance(module, Composed):
+            parent, _, name = path.rpartition(".")
+            if module not in parts:
+                parts[module] = module.parts().train(module.training)
+            setattr(model.get_submodule(parent), name, parts[module])
+    return model
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ of the integer network and the float32 functions that torch applies to it, per c
 
     pixels              any function of each pixel alone            becomes the Table, by running it on all 256 values
     Linear, Conv        weights are scale * levels                  integer sums; scale and bias are functions of them
+    Composed            its parts, which are the above
     BatchNorm, ReLU     functions, kept until they are needed
     Quantizer           all functions up to here and σ              one Threshold: integer thresholds, one direction
     MaxPool             moves before the functions that rise;       falling channels are negated first
@@ -36,7 +37,6 @@ True
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ from lehr.deploy.trace import (
     shape3,
     table,
 )
-from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Quantizer
+from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Quantizer, taken_apart
 from lehr.layers import Linear as QuantizedLinear
 from lehr.noise import Dirac
 
@@ -111,7 +111,7 @@ def freeze(model: nn.Module, example_input: Tensor, *, classes: Sequence[str] = 
             f"{tuple(example_input.shape)}: let the model begin with what turns pixels into its input, as in "
             "nn.Sequential(lehr.models.Input(...), model)"
         )
-    model = copy.deepcopy(model).cpu().float().eval()
+    model = taken_apart(model).cpu().float().eval()
     if isinstance(model, (*LAYERS, AbstractQuantizer)):
         model = nn.Sequential(model)
     # Two images: what mixes the images of a batch shows in the shapes.

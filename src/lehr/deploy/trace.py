@@ -144,7 +144,9 @@ class Graph:
         """Refuse a subclass that computes something of its own."""
         kind = next(kind for kind in kinds if isinstance(module, kind))
         if type(module).forward is not kind.forward:
-            raise self.error(node, f"a {kind.__name__} with a forward of its own", f"use {kind.__name__} itself")
+            told = module.not_integer if isinstance(module, Linear | Conv1d | Conv2d) else None
+            own = f"a {kind.__name__} with a forward of its own", f"use {kind.__name__} itself"
+            raise self.error(node, *(told or own))
 
     def _check_in_place(self, graph: fx.Graph) -> None:
         """The graph takes every operation for one that leaves its input alone."""
