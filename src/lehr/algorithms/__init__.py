@@ -4,10 +4,12 @@ from lehr.algorithms.algorithm import Algorithm
 from lehr.algorithms.ana import ANA
 from lehr.algorithms.binary_connect import BinaryConnect
 from lehr.algorithms.full_precision import FullPrecision
+from lehr.algorithms.gxnor_net import GXNORNet
 
 __all__ = [
     "ANA",
     "Algorithm",
     "BinaryConnect",
     "FullPrecision",
+    "GXNORNet",
 ]
