@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import lehr
-from lehr.algorithms import ANA, Algorithm, BinaryConnect, FullPrecision, GXNORNet
+from lehr.algorithms import ANA, Algorithm, BinaryConnect, FullPrecision, GXNORNet, XNORNet
 from lehr.algorithms.algorithm import quantized_layers
 from lehr.algorithms.ana import NoiseName
 from lehr.batchnorm import reestimate_
@@ -68,6 +68,8 @@ ALGORITHMS = {
     "BinaryConnect, stochastic": Case(
         BinaryConnect(stochastic=True), (-1, 1), 0.88, lr=0.1, frozen="mixed", reestimate=True
     ),
+    "XNOR-Net": Case(XNORNet(), (-1, 1), 0.92, frozen="layers.4 .*: its input scale K is a float for each position"),
+    "XNOR-Net, no input scale": Case(XNORNet(input_scale=False), (-1, 1), 0.92, frozen="ends in float"),
     "GXNOR-Net": Case(GXNORNet(), (-1, 0, 1), 0.90, shadows=False),
     "GXNOR-Net, triangular": Case(GXNORNet(derivative="triangular"), (-1, 0, 1), 0.88, shadows=False),
     "GXNOR-Net, binary": Case(GXNORNet(weights=0, activations=0, reach=1.0), (-1, 1), 0.82, shadows=False),

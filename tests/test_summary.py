@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from lehr.algorithms import ANA
+from lehr.algorithms import ANA, XNORNet
 from lehr.models import MLP, VGG
 from lehr.summary import summarize
 
@@ -60,6 +60,14 @@ def test_weights_that_are_used_again_count_once_and_work_each_time() -> None:
     layer = nn.Linear(4, 4)
     summary = summarize(nn.Sequential(layer, nn.ReLU(), layer), torch.zeros(1, 4))
     assert [(row.weights, row.biases, row.macs) for row in summary.layers] == [(16, 4, 16), (0, 0, 16)]
+
+
+def test_a_layer_that_binarizes_its_input_counts_one_bit_for_it() -> None:
+    model = VGG(width=1 / 8, input_bits=8)
+    XNORNet().convert_(model)
+    layers = summarize(model, IMAGE).layers
+    assert [layer.activation_bits for layer in layers] == [8.0, *[1.0] * 7, 32.0]
+    assert [layer.weight_bits for layer in layers] == [32.0, *[1.0] * 7, 32.0]
 
 
 def test_it_prints_a_table_with_totals_and_leaves_the_model_as_it_was() -> None:

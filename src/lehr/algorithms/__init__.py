@@ -5,6 +5,7 @@ from lehr.algorithms.ana import ANA
 from lehr.algorithms.binary_connect import BinaryConnect
 from lehr.algorithms.full_precision import FullPrecision
 from lehr.algorithms.gxnor_net import GXNORNet
+from lehr.algorithms.xnor_net import XNORNet
 
 __all__ = [
     "ANA",
@@ -12,4 +13,5 @@ __all__ = [
     "BinaryConnect",
     "FullPrecision",
     "GXNORNet",
+    "XNORNet",
 ]
