@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import lehr
-from lehr.algorithms import ANA, Algorithm, BinaryConnect, FullPrecision, GXNORNet, XNORNet
+from lehr.algorithms import ANA, ABCNet, Algorithm, BinaryConnect, FullPrecision, GXNORNet, XNORNet
 from lehr.algorithms.algorithm import quantized_layers
 from lehr.algorithms.ana import NoiseName
 from lehr.batchnorm import reestimate_
@@ -76,6 +76,8 @@ ALGORITHMS = {
     "GXNOR-Net, five states": Case(
         GXNORNet(weights=2, activations=2, window=0.25, reach=0.25), (-1, -0.5, 0, 0.5, 1), 0.90, shadows=False
     ),
+    "ABC-Net": Case(ABCNet(), None, 0.92, frozen="ends in float"),
+    "ABC-Net, per channel": Case(ABCNet(bases=2, activations=2, scale="channel"), None, 0.92, frozen="ends in float"),
 }
 EPOCHS = 4
 

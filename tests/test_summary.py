@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from lehr.algorithms import ANA, XNORNet
+from lehr.algorithms import ANA, ABCNet, XNORNet
 from lehr.models import MLP, VGG
 from lehr.summary import summarize
 
@@ -68,6 +68,15 @@ def test_a_layer_that_binarizes_its_input_counts_one_bit_for_it() -> None:
     layers = summarize(model, IMAGE).layers
     assert [layer.activation_bits for layer in layers] == [8.0, *[1.0] * 7, 32.0]
     assert [layer.weight_bits for layer in layers] == [32.0, *[1.0] * 7, 32.0]
+
+
+def test_a_sum_of_binary_layers_counts_as_these() -> None:
+    model = MLP((3, 32, 32), hidden=(16, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
+    ABCNet(bases=2, activations=3).convert_(model)
+    _, *binary, _ = summarize(model, IMAGE).layers
+    assert [layer.macs for layer in binary] == [128] * 6
+    assert sum(layer.weights for layer in binary) == 2 * 128, "each basis is kept once"
+    assert {(layer.weight_bits, layer.activation_bits) for layer in binary} == {(1.0, 1.0)}
 
 
 def test_it_prints_a_table_with_totals_and_leaves_the_model_as_it_was() -> None:

@@ -1,5 +1,6 @@
 """Training algorithms, one file a paper; each answers `Algorithm`."""
 
+from lehr.algorithms.abc_net import ABCNet
 from lehr.algorithms.algorithm import Algorithm
 from lehr.algorithms.ana import ANA
 from lehr.algorithms.binary_connect import BinaryConnect
@@ -9,6 +10,7 @@ from lehr.algorithms.xnor_net import XNORNet
 
 __all__ = [
     "ANA",
+    "ABCNet",
     "Algorithm",
     "BinaryConnect",
     "FullPrecision",
