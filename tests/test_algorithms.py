@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import lehr
-from lehr.algorithms import ANA, ABCNet, Algorithm, BinaryConnect, FullPrecision, GXNORNet, XNORNet
+from lehr.algorithms import ANA, ABCNet, Algorithm, BinaryConnect, FullPrecision, GroupNet, GXNORNet, XNORNet
 from lehr.algorithms.algorithm import quantized_layers
 from lehr.algorithms.ana import NoiseName
 from lehr.batchnorm import reestimate_
@@ -78,6 +78,8 @@ ALGORITHMS = {
     ),
     "ABC-Net": Case(ABCNet(), None, 0.92, frozen="ends in float"),
     "ABC-Net, per channel": Case(ABCNet(bases=2, activations=2, scale="channel"), None, 0.92, frozen="ends in float"),
+    "Group-Net, layers": Case(GroupNet(branches=3), (-1, 1), 0.92, frozen="ends in float"),
+    "Group-Net, groups": Case(GroupNet(branches=3, decomposition="group"), (-1, 1), 0.92, frozen="ends in float"),
 }
 EPOCHS = 4
 

@@ -5,6 +5,7 @@ from lehr.algorithms.algorithm import Algorithm
 from lehr.algorithms.ana import ANA
 from lehr.algorithms.binary_connect import BinaryConnect
 from lehr.algorithms.full_precision import FullPrecision
+from lehr.algorithms.group_net import GroupNet
 from lehr.algorithms.gxnor_net import GXNORNet
 from lehr.algorithms.xnor_net import XNORNet
 
@@ -15,5 +16,6 @@ __all__ = [
     "BinaryConnect",
     "FullPrecision",
     "GXNORNet",
+    "GroupNet",
     "XNORNet",
 ]
