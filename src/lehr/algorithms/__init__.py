@@ -4,9 +4,17 @@ from lehr.algorithms.algorithm import Algorithm
 from lehr.algorithms.ana import ANA
 from lehr.algorithms.binary_connect import BinaryConnect
 from lehr.algorithms.full_precision import FullPrecision
+from lehr.algorithms.inq import INQ
+from lehr.algorithms.lsq import LSQ
+from lehr.algorithms.ttq import TTQ
+from lehr.algorithms.twn import TWN
 
 __all__ = [
     "ANA",
+    "INQ",
+    "LSQ",
+    "TTQ",
+    "TWN",
     "Algorithm",
     "BinaryConnect",
     "FullPrecision",
