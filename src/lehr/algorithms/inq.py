@@ -39,7 +39,7 @@ _LOWER_TOPS = 8  # that are tried: the highest level between 2^n1 and 2^(n1 - 7)
 class PowersOfTwo(AbstractQuantizer):
     """Weights at 0 and ±scale/2^k, scale a power of two; `frozen` holds those that stay, and NaN for the others."""
 
-    scale: Tensor
+    scale: Tensor  # pyright: ignore[reportIncompatibleVariableOverride] - there always is one
     frozen: Tensor
 
     def __init__(self, bits: int) -> None:

@@ -47,7 +47,7 @@ _LEAST = 1e-3  # of the step a quantizer starts with: a step is positive
 class LearnedStep(AbstractQuantizer):
     """s round(clip(x/s)) with a learned s, `scale`; of weights (`signed`) or of a batch of activations."""
 
-    scale: Tensor
+    scale: Tensor  # pyright: ignore[reportIncompatibleVariableOverride] - there always is one
     least: Tensor
 
     def __init__(self, bits: int, *, signed: bool) -> None:

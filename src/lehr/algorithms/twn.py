@@ -34,7 +34,7 @@ _TINY = 1e-12  # for weights that are all 0, which have no scale
 class ThresholdTernary(AbstractQuantizer):
     """scale * ternary(x) with ternary's steps at +-threshold, both fitted to the weights; dy/dx = 1."""
 
-    scale: Tensor
+    scale: Tensor  # pyright: ignore[reportIncompatibleVariableOverride] - there always is one
     threshold: Tensor
 
     def __init__(self) -> None:
