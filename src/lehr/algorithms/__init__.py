@@ -7,10 +7,18 @@ from lehr.algorithms.binary_connect import BinaryConnect
 from lehr.algorithms.full_precision import FullPrecision
 from lehr.algorithms.group_net import GroupNet
 from lehr.algorithms.gxnor_net import GXNORNet
+from lehr.algorithms.inq import INQ
+from lehr.algorithms.lsq import LSQ
+from lehr.algorithms.ttq import TTQ
+from lehr.algorithms.twn import TWN
 from lehr.algorithms.xnor_net import XNORNet
 
 __all__ = [
     "ANA",
+    "INQ",
+    "LSQ",
+    "TTQ",
+    "TWN",
     "ABCNet",
     "Algorithm",
     "BinaryConnect",
