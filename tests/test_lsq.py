@@ -18,22 +18,23 @@ from lehr.models import MLP
 def test_values_and_gradients_are_the_papers(bits: int, signed: bool, low: int, high: int) -> None:
     torch.manual_seed(0)
     quantizer = LearnedStep(bits, signed=signed)
-    assert quantizer.scale is not None
     with torch.no_grad():
-        quantizer.scale.fill_(0.3)
+        quantizer.learned.start.fill_(0.5)
+        quantizer.learned.relative.fill_(0.6)
     v = (torch.randn(40, 50) * 0.3 * high).requires_grad_()
     gradient = torch.randn(40, 50)
     y = quantizer(v)
     (y * gradient).sum().backward()
-    u = v.detach().double() / quantizer.scale.detach().double()
+    u = v.detach().double() / quantizer.scale.double()
     inside = (u > low) & (u < high)
     torch.testing.assert_close(y.detach().double(), u.clamp(low, high).round() * 0.3, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(v.grad, gradient * inside)
     slope = torch.where(inside, u.round() - u, u.clamp(low, high))
     count = v.numel() if signed else v[0].numel()
     expected = (slope * gradient).sum() / math.sqrt(count * high)
-    assert quantizer.scale.grad is not None
-    torch.testing.assert_close(quantizer.scale.grad.double(), expected, rtol=1e-4, atol=1e-4)
+    assert quantizer.learned.relative.grad is not None
+    moved = 0.5 * quantizer.learned.relative.grad.double()  # of the step, by a learning rate of -1
+    torch.testing.assert_close(moved, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_steps_start_at_twice_the_mean_size_over_the_root_of_the_highest_level() -> None:
@@ -58,11 +59,10 @@ def test_a_step_stays_positive() -> None:
     steps = [module for module in model.modules() if isinstance(module, LearnedStep)]
     with torch.no_grad():
         for step in steps:
-            assert step.scale is not None
-            step.scale.fill_(-1.0)
+            step.learned.relative.fill_(-1.0)
     LSQ().after_step_(model)
     assert len(steps) == 3
-    assert all(step.scale is not None and step.scale > 0 for step in steps)
+    assert all(step.scale > 0 for step in steps)
 
 
 def test_wrong_bits_are_told() -> None:

@@ -31,13 +31,13 @@ def test_gradients_are_those_of_equations_7_and_8() -> None:
     torch.manual_seed(0)
     weight, gradient = torch.randn(8, 9), torch.randn(8, 9)
     ttq, quantizer = layer(weight, share=0.3)
-    with torch.no_grad():
-        quantizer.positive.fill_(0.7)
-        quantizer.negative.fill_(1.3)
+    quantizer.positive.start_(torch.tensor(0.7))
+    quantizer.negative.start_(torch.tensor(1.3))
     (ttq.quantized_weight * gradient).sum().backward()
     above, below = weight > 0.3 * weight.abs().max(), weight < -0.3 * weight.abs().max()
-    torch.testing.assert_close(quantizer.positive.grad, gradient[above].sum())
-    torch.testing.assert_close(quantizer.negative.grad, -gradient[below].sum())
+    for scale, expected in ((quantizer.positive, gradient[above].sum()), (quantizer.negative, -gradient[below].sum())):
+        assert scale.relative.grad is not None
+        torch.testing.assert_close(scale.start * scale.relative.grad, expected)  # what moves the scale
     torch.testing.assert_close(ttq.weight.grad, gradient * (0.7 * above + 1.3 * below + ~(above | below)))
 
 
@@ -52,7 +52,7 @@ def test_the_threshold_follows_the_largest_weight() -> None:
 def test_a_scale_stays_positive_and_the_levels_in_order() -> None:
     ttq, quantizer = layer(torch.randn(4, 5))
     with torch.no_grad():
-        quantizer.positive.fill_(-1.0)
+        quantizer.positive.relative.fill_(-1.0)
     TTQ().after_step_(ttq)
     assert quantizer.levels[0] < 0 < quantizer.levels[2]
 

@@ -65,6 +65,15 @@ class Summary:
         low = sum(layer.macs for layer in self.layers if max(layer.weight_bits, layer.activation_bits) < 8)
         return low / self.macs if self.macs else 0.0
 
+    @property
+    def kinds(self) -> dict[tuple[float, float], int]:
+        """MACs by the bits of their weight and activation, the most frequent kind first."""
+        macs: dict[tuple[float, float], int] = {}
+        for layer in self.layers:
+            kind = layer.weight_bits, layer.activation_bits
+            macs[kind] = macs.get(kind, 0) + layer.macs
+        return dict(sorted(macs.items(), key=lambda item: -item[1]))
+
     def __str__(self) -> str:
         header = ("layer", "kind", "output", "weights", "MACs", "weight bits", "input bits", "bytes")
         rows = [

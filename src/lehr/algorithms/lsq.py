@@ -33,46 +33,40 @@ import torch
 from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, quantized_layers
+from lehr.algorithms.learned_scale import LearnedScale
 from lehr.convert import Conversion, quantize_
 from lehr.expectation import quantize_with
-from lehr.layers import AbstractQuantizer, gradient_of
+from lehr.layers import AbstractQuantizer
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Uniform
 
 _HALF_A_LEVEL = float(Uniform.half_width(0.5).std)
 _NORMAL_RELU = 1 / math.sqrt(2 * math.pi)  # E max(v, 0), v normal
-_LEAST = 1e-3  # of the step a quantizer starts with: a step is positive
 
 
 class LearnedStep(AbstractQuantizer):
     """s round(clip(x/s)) with a learned s, `scale`; of weights (`signed`) or of a batch of activations."""
 
-    scale: Tensor  # pyright: ignore[reportIncompatibleVariableOverride] - there always is one
-    least: Tensor
-
     def __init__(self, bits: int, *, signed: bool) -> None:
         super().__init__()
         self.step = MultiStep.uniform(bits, signed)
         self.signed = signed
-        self.scale = nn.Parameter(torch.ones(()))
-        self.register_buffer("least", torch.ones(()))
+        self.learned = LearnedScale()
         self.start_(torch.tensor(_NORMAL_RELU))
 
-    @torch.no_grad()
+    @property
+    def scale(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride] - nobody sets it
+        """The present step."""
+        return self.learned.value
+
     def start_(self, size: Tensor) -> None:
         """Begin with the step for values of this mean size."""
-        self.scale.copy_(2 * size / math.sqrt(self.step.levels[-1])).clamp_(min=1e-12)
-        self.least.copy_(_LEAST * self.scale)
-
-    @torch.no_grad()
-    def keep_positive_(self) -> None:
-        """Undo a step of the optimizer that went too far."""
-        self.scale.clamp_(min=self.least)
+        self.learned.start_(2 * size / math.sqrt(self.levels[-1]))
 
     def forward(self, x: Tensor) -> Tensor:
         """Quantize."""
         count = x.numel() if self.signed else x[0].numel()
-        scale = self.scale.detach() + gradient_of(self.scale) / math.sqrt(count * self.step.levels[-1])
+        scale = self.learned(1 / math.sqrt(count * self.levels[-1]))
         rounded = quantize_with(x / scale, self.step, Dirac, 0.0, 0.0, Uniform, 0.0, _HALF_A_LEVEL, "expectation")
         return rounded * scale
 
@@ -120,5 +114,5 @@ class LSQ(Algorithm):
     def after_step_(self, model: nn.Module) -> None:
         """Keep the steps positive."""
         for module in model.modules():
-            if isinstance(module, LearnedStep):
+            if isinstance(module, LearnedScale):
                 module.keep_positive_()

@@ -15,7 +15,7 @@ The scales start at the mean size of their weights. Activations stay as they are
 >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
 >>> conversion = TTQ().convert_(model)
 >>> sorted(name for name, _ in model[0].named_parameters())
-['bias', 'quantizer.negative', 'quantizer.positive', 'weight']
+['bias', 'quantizer.negative.relative', 'quantizer.positive.relative', 'weight']
 """
 
 from __future__ import annotations
@@ -26,28 +26,26 @@ import torch
 from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, quantized_layers
+from lehr.algorithms.learned_scale import LearnedScale
 from lehr.convert import Conversion, quantize_
 from lehr.layers import AbstractQuantizer, gradient_of, level_codes
 from lehr.multistep import MultiStep
 
 _TINY = 1e-12  # for weights that are all 0
-_LEAST = 1e-3  # of the mean size of the weights: a scale that passed 0 would exchange two levels
 
 
 class TrainedTernary(AbstractQuantizer):
     """`positive` at and above the threshold, -`negative` below minus it, 0 between."""
 
     threshold: Tensor
-    least: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.step = MultiStep.ternary()
         self.scale = None
-        self.positive = nn.Parameter(torch.ones(()))
-        self.negative = nn.Parameter(torch.ones(()))
+        self.positive = LearnedScale()
+        self.negative = LearnedScale()
         self.register_buffer("threshold", torch.full((), 0.5))
-        self.register_buffer("least", torch.full((), _TINY))
 
     @torch.no_grad()
     def start_(self, weight: Tensor, share: float) -> None:
@@ -55,28 +53,26 @@ class TrainedTernary(AbstractQuantizer):
         self.follow_(weight, share)
         for scale, sign in ((self.positive, 1), (self.negative, -1)):
             above = sign * weight > self.threshold
-            scale.copy_((sign * weight * above).sum() / above.sum().clamp(min=1))
-        self.least.copy_(_LEAST * weight.abs().mean()).clamp_(min=_TINY)
-        self.follow_(weight, share)
+            scale.start_((sign * weight * above).sum() / above.sum().clamp(min=1))
 
     @torch.no_grad()
     def follow_(self, weight: Tensor, share: float) -> None:
         """Put the threshold at `share` of the largest weight, and keep the scales positive."""
         self.threshold.copy_(share * weight.abs().max()).clamp_(min=_TINY)
-        for scale in (self.positive, self.negative):
-            scale.clamp_(min=self.least)
+        self.positive.keep_positive_()
+        self.negative.keep_positive_()
 
     @property
     def levels(self) -> tuple[float, ...]:
         """The learned ones."""
-        return (-self.negative.item(), 0.0, self.positive.item())
+        return (-self.negative.value.item(), 0.0, self.positive.value.item())
 
     def forward(self, x: Tensor) -> Tensor:
         """Quantize; the gradients are eq. 7 and 8."""
         sign = self.step(x / (2 * self.threshold))
         above, below = (sign > 0).to(x.dtype), (sign < 0).to(x.dtype)
-        slope = above * self.positive.detach() + below * self.negative.detach() + (sign == 0)
-        return above * self.positive - below * self.negative + slope * gradient_of(x)
+        slope = above * self.positive.value + below * self.negative.value + (sign == 0)
+        return above * self.positive() - below * self.negative() + slope * gradient_of(x)
 
     @torch.no_grad()
     def codes(self, x: Tensor) -> Tensor:

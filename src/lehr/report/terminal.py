@@ -49,6 +49,17 @@ def print_recipes(recipes: Mapping[str, Recipe]) -> None:
     _console().print(table)
 
 
+def print_methods(recipes: Mapping[str, Recipe], bases: Sequence[str]) -> None:
+    """One line a method, and what it can be trained on."""
+    table = _table(None, ("method", "weights", "activations", "what it is"), left=4)
+    for name, recipe in recipes.items():
+        how = method(recipe)
+        _add(table, name, how.weights, how.activations, recipe.description)
+    console = _console()
+    console.print(table)
+    console.print(Text(f"each is a recipe BASE-METHOD on {', '.join(bases)}, such as {bases[0]}-{[*recipes][-1]}"))
+
+
 def print_demo(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
     """The demo's networks, runs below `folder`, beside each other."""
     from lehr.summary import summarize

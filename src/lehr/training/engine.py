@@ -142,7 +142,7 @@ def _fit(
             trainer.fit(task, datamodule=loaders, ckpt_path=checkpoint, weights_only=True)
             results = _finish(recipe, record, trainer, task, loaders)
     except SIGTERMException as stop:  # the signal came before training began
-        raise Interrupted(signal.SIGTERM, record.folder.path) from stop
+        raise Interrupted.training(signal.SIGTERM, record.folder.path) from stop
     except (Diverged, Interrupted):
         if is_main_process():
             raise
