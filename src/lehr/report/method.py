@@ -16,10 +16,15 @@ from lehr.algorithms import (
     LSQ,
     TTQ,
     TWN,
+    ABCNet,
     BinaryConnect,
     FullPrecision,
+    GroupNet,
+    GXNORNet,
+    XNORNet,
 )
 from lehr.algorithms.ana import STEPS
+from lehr.algorithms.gxnor_net import states
 from lehr.annealing import Power
 from lehr.training.recipe import Recipe
 
@@ -58,6 +63,16 @@ def method(recipe: Recipe) -> Method:
             name = "INQ" if inq.partition == "magnitude" else f"INQ, {inq.partition}"
             weights = "-2ⁿ, 0, 2ⁿ" if inq.bits == 2 else f"{2 ** (inq.bits - 1)} powers of 2, 0"
             return Method(name, weights, "32 bit", _ends(inq))
+        case XNORNet() as xnor:
+            name, inputs = ("XNOR-Net", "-K, K") if xnor.input_scale else ("XNOR-Net, no input scale", "-1, 1")
+            return Method(name, "-α, α", inputs, "neither")
+        case GXNORNet() as gxnor:
+            return Method("GXNOR-Net", _states(gxnor.weights), _states(gxnor.activations), _ends(gxnor))
+        case ABCNet() as abc:
+            return Method("ABC-Net", f"{abc.bases} x binary", f"{abc.activations} x binary", "neither")
+        case GroupNet() as net:
+            name = "Group-Net" if net.decomposition == "layer" else f"Group-Net, groups of {net.group}"
+            return Method(name, f"{net.branches} x binary", "-1, 1", "neither")
         case other:
             return Method(type(other).__name__, "", "", "")
 
@@ -69,13 +84,18 @@ def network(recipe: Recipe) -> str:
     return f"{model.name}{hidden}" + ("" if model.width == 1 else f" x{model.width:g}")
 
 
-def _ends(algorithm: ANA | BinaryConnect | INQ | TTQ | TWN) -> str:
+def _ends(algorithm: ANA | BinaryConnect | GXNORNet | INQ | TTQ | TWN) -> str:
     ends = {(True, True): "both", (True, False): "first", (False, True): "last", (False, False): "neither"}
     return ends[algorithm.first, algorithm.last]
 
 
 def _levels(step: str) -> str:
     return ", ".join(f"{level:g}" for level in STEPS[step].levels)
+
+
+def _states(space: int) -> str:
+    found = states(space)
+    return ", ".join(f"{state:g}" for state in found) if len(found) <= 5 else f"{len(found)} states"
 
 
 def _schedule(recipe: Recipe) -> str:
