@@ -38,6 +38,9 @@ class Own(nn.Linear):
     pass
 
 
+LAYER = nn.Linear(4, 4)
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -54,6 +57,7 @@ class Own(nn.Linear):
             nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Own(4, 4), nn.ReLU(), nn.Linear(4, 4)),
             "it converts layers of torch, but 2 is a Own",
         ),
+        (nn.Sequential(LAYER, nn.ReLU(), LAYER, nn.ReLU(), LAYER), "but 2 is used twice"),
     ],
 )
 def test_what_is_no_sequence_of_blocks_is_told(model: nn.Module, message: str) -> None:

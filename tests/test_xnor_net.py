@@ -129,6 +129,18 @@ def test_a_block_without_batchnorm_is_told() -> None:
         XNORNet().convert_(model)
 
 
+class Unrolled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.act, self.pool = nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2)
+        self.second, self.third = nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1)
+
+
+def test_a_pool_that_cannot_be_moved_is_told() -> None:
+    with pytest.raises(ValueError, match="but pool pools behind act and cannot be moved: put both into one"):
+        XNORNet().convert_(Unrolled())
+
+
 def test_without_input_scale_the_inner_layers_run_as_integers() -> None:
     torch.manual_seed(0)
     model = lehr.models.VGG((3, 16, 16), width=1 / 16)

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm
-from lehr.algorithms.sequence import LAYERS, QUANTIZED, Block, Layer, Place, become_, inner_blocks, reporter
+from lehr.algorithms.sequence import QUANTIZED, Block, Layer, Place, become_, inner_blocks, reporter
 from lehr.algorithms.xnor_net import ScaledSign, fit_scales_
 from lehr.convert import ACTIVATIONS, Conversion
 from lehr.layers import Quantizer
@@ -121,24 +121,24 @@ class GroupNet(Algorithm):
         first, *rest = segment
         module = nn.Sequential(OrderedDict((place.name, place.module) for place in segment)) if rest else first.module
         branches = [module, *(copy.deepcopy(module) for _ in range(self.branches - 1))]
-        for number, branch in enumerate(branches):
+        for branch in branches:
             for layer in branch.modules():
-                if isinstance(layer, LAYERS):
-                    _binarize_(layer, like=trained or number == 0, noise=trained and number > 0)
+                if isinstance(layer, Layer):
+                    if branch is not module:
+                        _vary_(layer, trained=trained)
+                    become_(layer, QUANTIZED)
+                    layer.quantizer = ScaledSign(layer.weight, straight_through=True).train(layer.training)
         for place in rest:
             del place.parent._modules[place.name]
         first.put(Branches(branches))
 
 
-def _binarize_(layer: nn.Module, *, like: bool, noise: bool) -> None:
-    """Binary weights: these (`like`), with noise or without, or new ones."""
-    assert isinstance(layer, Layer)
-    if not like:
-        layer.reset_parameters()
-    if noise:
+def _vary_(layer: Layer, *, trained: bool) -> None:
+    """Make a copy differ: weights with noise, or new ones."""
+    if trained:
         layer.weight += torch.randn_like(layer.weight) * layer.weight.std(correction=0)
-    become_(layer, QUANTIZED)
-    layer.quantizer = ScaledSign(layer.weight, straight_through=True).train(layer.training)
+    else:
+        layer.reset_parameters()
 
 
 def _segment(part: list[Block]) -> tuple[Place, ...]:

@@ -70,6 +70,8 @@ def inner_blocks(model: nn.Module, method: str) -> list[Block]:
                 f"{method} converts layers of torch, but {layer.path} is a {type(layer.module).__name__}: "
                 "what a subclass computes is its own"
             )
+        if sum(place.module is layer.module for place in places) > 1:
+            raise ValueError(f"{method} converts a layer with the activation before it, but {layer.path} is used twice")
         activations = [place for place in between if isinstance(place.module, ACTIVATIONS)]
         if not activations:
             raise ValueError(

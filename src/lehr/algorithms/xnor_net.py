@@ -167,13 +167,13 @@ class XNORNet(Algorithm):
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Binarize the inner layers of a sequential model and their inputs; the weights stay, trained or new."""
         blocks = inner_blocks(model, "XNOR-Net")
+        report = reporter(model, blocks)
         for block in blocks:
             _check_normalised(block)
-        report = reporter(model, blocks)
+            _pool_first_(block)
         for block in blocks:
             layer = block.layer.module
             assert isinstance(layer.weight, Tensor)
-            _pool_first_(block)
             sign = Quantizer(_SIGN, Dirac(), _WINDOW)
             if self.input_scale:
                 block.activation.put(nn.Identity())
@@ -209,14 +209,19 @@ def _check_normalised(block: Block) -> None:
 
 def _pool_first_(block: Block) -> None:
     """Move the pools behind a block's activation to right behind the layer before it, under their old names."""
+    behind = block.between[block.between.index(block.activation) + 1 :]
+    pools = [place for place in behind if isinstance(place.module, _POOLS)]
+    if not pools:
+        return
     parent = block.activation.parent
-    here = [place.name for place in block.between if place.parent is parent]
-    pools = [name for name in here if isinstance(parent.get_submodule(name), _POOLS)]
-    late = [name for name in pools if here.index(name) > here.index(block.activation.name)]
-    if late:
-        order = list(parent._modules)
-        start = order.index(here[0])
-        moved = [*order[:start], *late, *(name for name in order[start:] if name not in late)]
-        modules = dict(parent._modules)
-        parent._modules.clear()
-        parent._modules.update({name: modules[name] for name in moved})
+    for place in pools:
+        if place.parent is not parent or not isinstance(parent, nn.Sequential):
+            raise ValueError(
+                f"a block of XNOR-Net is BatchNorm - binarize - convolve - pool, but {place.path} pools behind "
+                f"{block.activation.path} and cannot be moved: put both into one nn.Sequential, or pool first"
+            )
+    start = next(place.name for place in block.between if place.parent is parent)
+    late = [place.name for place in pools]
+    names = list(parent._modules)
+    for name in (*late, *(name for name in names[names.index(start) :] if name not in late)):
+        parent.add_module(name, parent._modules.pop(name))  # now the last
