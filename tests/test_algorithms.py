@@ -24,7 +24,7 @@ from lehr.deploy.integer_net import Weights
 from lehr.expectation import Mode
 from lehr.models import MLP, VGG
 from lehr.training.measures import noisy_quantizers
-from lehr.training.recipes import named
+from lehr.training.recipes import methods, named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,6 +214,10 @@ def test_a_trained_network_keeps_its_weights(case: Case) -> None:
     after = dict(model.named_parameters())
     for name, weight in weights.items():
         assert torch.equal(after[name], weight)
+
+
+def test_every_method_is_in_the_contract() -> None:
+    assert {type(method(name)) for name in methods()} <= {type(case.algorithm) for case in ALGORITHMS.values()}
 
 
 def test_it_is_a_value(case: Case) -> None:

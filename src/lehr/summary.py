@@ -124,9 +124,9 @@ def summarize(model: nn.Module, example: Tensor) -> Summary:
 
         return hook
 
-    leaves = [(p, m) for p, m in model.named_modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)]
-    leaves += [(p, m) for p, m in model.named_modules() if not list(m.children()) and not isinstance(m, nn.Linear)]
-    handles = [module.register_forward_hook(see(path)) for path, module in dict(leaves).items()]
+    whole = (nn.Linear, nn.modules.conv._ConvNd, AbstractQuantizer)
+    leaves = [(p, m) for p, m in model.named_modules() if isinstance(m, whole) or not list(m.children())]
+    handles = [module.register_forward_hook(see(path)) for path, module in leaves]
     was_training = model.training
     try:
         model.eval()(example)
