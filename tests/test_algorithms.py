@@ -37,7 +37,7 @@ from lehr.deploy.integer_net import Weights
 from lehr.expectation import Mode
 from lehr.models import MLP, VGG
 from lehr.training.measures import noisy_quantizers
-from lehr.training.recipes import named
+from lehr.training.recipes import methods, named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,6 +247,10 @@ def test_a_trained_network_keeps_its_weights(case: Case) -> None:
     for name, weight in weights.items():
         kept = any(parameter.shape == weight.shape and torch.equal(parameter, weight) for parameter in after)
         assert kept == (case.shadows or weight.ndim == 1), name
+
+
+def test_every_method_is_in_the_contract() -> None:
+    assert {type(method(name)) for name in methods()} <= {type(case.algorithm) for case in ALGORITHMS.values()}
 
 
 def test_it_is_a_value(case: Case) -> None:

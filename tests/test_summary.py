@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from lehr.algorithms import ANA, ABCNet, XNORNet
+from lehr.algorithms import ANA, LSQ, TTQ, ABCNet, XNORNet
 from lehr.models import MLP, VGG
 from lehr.summary import summarize
 
@@ -89,3 +89,20 @@ def test_it_prints_a_table_with_totals_and_leaves_the_model_as_it_was() -> None:
     assert "of the MACs have both operands below 8 bits" in text[11]
     assert model.training
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_macs_are_of_kinds_the_most_frequent_first() -> None:
+    model = MLP((1, 4, 4), hidden=(32, 32), input_bits=8)
+    LSQ(bits=3, end_bits=4).convert_(model)
+    kinds = summarize(model, torch.zeros(1, 1, 4, 4, dtype=torch.uint8)).kinds
+    assert list(kinds.items()) == [((3.0, 3.0), 32 * 32), ((4.0, 8.0), 16 * 32), ((4.0, 3.0), 32 * 10)]
+
+
+def test_learned_levels_are_counted() -> None:
+    model = MLP((1, 4, 4), hidden=(32,), input_bits=8)
+    TTQ().convert_(model)
+    layers = summarize(model, torch.zeros(1, 1, 4, 4, dtype=torch.uint8)).layers
+    assert [(layer.weight_bits, layer.activation_bits) for layer in layers] == [
+        (math.log2(3), 8.0),
+        (math.log2(3), 32.0),
+    ]

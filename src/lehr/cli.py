@@ -339,7 +339,7 @@ def _call(word: str, arguments: Sequence[str]) -> None:
 
             print(f"{train.__doc__}\n\n{keys()}")
         else:
-            print(inspect.getdoc(compare))
+            print(f"usage: lehr compare RUN... | --methods NAME... --dataset BASE\n\n{inspect.getdoc(compare)}")
         return
     values: dict[str, Any] = vars(_parser(word, function).parse_args(list(arguments)))
     function(**values)

@@ -129,10 +129,10 @@ def summarize(model: nn.Module, example: Tensor) -> Summary:
 
         return hook
 
-    leaves = [(p, m) for p, m in model.named_modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)]
-    leaves += [(p, m) for p, m in model.named_modules() if not list(m.children()) and not isinstance(m, nn.Linear)]
-    for path, module in dict(leaves).items():
-        module.register_forward_hook(see(path))
+    whole = (nn.Linear, nn.modules.conv._ConvNd, AbstractQuantizer)
+    for path, module in model.named_modules():
+        if isinstance(module, whole) or not list(module.children()):
+            module.register_forward_hook(see(path))
     model.eval()(example)
     return Summary(tuple(layers))
 
