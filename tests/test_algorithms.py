@@ -29,6 +29,7 @@ from lehr.algorithms import (
 )
 from lehr.algorithms.algorithm import quantized_layers
 from lehr.algorithms.ana import NoiseName
+from lehr.annealing import AnnealingWarning
 from lehr.batchnorm import reestimate_
 from lehr.data import Batches, load
 from lehr.deploy import integer_net as deploy
@@ -37,6 +38,7 @@ from lehr.deploy.integer_net import Weights
 from lehr.expectation import Mode
 from lehr.models import MLP, VGG
 from lehr.training.measures import noisy_quantizers
+from lehr.training.recipe import WINDOWS
 from lehr.training.recipes import methods, named
 
 
@@ -322,6 +324,19 @@ def test_clipped_weights_still_get_a_gradient_at_both_ends() -> None:
     layer.quantized_weight.sum().backward()
     assert layer.weight.grad is not None
     assert bool((layer.weight.grad == 1).all())
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_ana_learns_with_all_windows_of_the_follow_up_synchronous_or_not(windows: str, synchronous: bool) -> None:
+    training = Training(ALGORITHMS["ANA"])
+    spans = WINDOWS[windows](3, EPOCHS if windows == "all-at-once" else EPOCHS / 3)
+    training.annealer = lehr.Annealer(training.model, spans, synchronous=synchronous)
+    gone = pytest.warns(AnnealingWarning, match="no gradient passes it") if synchronous else contextlib.nullcontext()
+    with gone:  # what synchronous annealing comes to
+        training.epochs(0, EPOCHS)
+    assert not noisy_quantizers(training.model)
+    assert training.accuracy() > (0.7 if synchronous else 0.85)
 
 
 def test_ste_is_ana_without_forward_noise() -> None:

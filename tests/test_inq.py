@@ -102,6 +102,9 @@ def test_frozen_weights_never_move_and_the_others_do(partition: Any, optimizer: 
         for _ in range(3):
             stepper.zero_grad()
             nn.functional.cross_entropy(model(torch.randn(8, 16)), torch.arange(8)).backward()
+            for layer, quantizer in layers:
+                assert layer.weight.grad is not None
+                assert not layer.weight.grad[~quantizer.frozen.isnan()].any()
             stepper.step()
             algorithm.after_step_(model)
         for (layer, quantizer), then in zip(layers, before, strict=True):

@@ -1,7 +1,8 @@
 """The command line: a word, and the function behind it.
 
-    lehr demo | train RECIPE | evaluate RUN | recipes | data NAME | summary RUN | report RUN | compare RUN... |
-         export RUN --to packed|onnx|qonnx|c | predict FILE IMAGE... | bench FILE | approximate FORMULA | figures
+    lehr demo | train RECIPE | evaluate RUN | recipes | data NAME | summary RUN | report RUN |
+         compare RUN... | compare --methods NAME... --dataset BASE | export RUN --to packed|onnx|qonnx|c |
+         predict FILE IMAGE... | bench FILE | approximate FORMULA | figures
 
 Each function's signature is its command line (jsonargparse). A wrong word is one sentence on standard error and exit
 code 2, a failure while working is one sentence and exit code 1, a signal is 128 and its number.
