@@ -2,59 +2,126 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lehr
-from lehr.algorithms import ANA, Algorithm, FullPrecision
+from lehr.algorithms import (
+    ANA,
+    INQ,
+    LSQ,
+    TTQ,
+    TWN,
+    ABCNet,
+    Algorithm,
+    BinaryConnect,
+    FullPrecision,
+    GroupNet,
+    GXNORNet,
+    XNORNet,
+)
 from lehr.algorithms.algorithm import quantized_layers
+from lehr.algorithms.ana import NoiseName
+from lehr.annealing import AnnealingWarning
+from lehr.batchnorm import reestimate_
 from lehr.data import Batches, load
-from lehr.models import MLP
+from lehr.deploy import integer_net as deploy
+from lehr.deploy.freeze import FloatWarning, FreezeError
+from lehr.deploy.integer_net import Weights
+from lehr.expectation import Mode
+from lehr.models import MLP, VGG
+from lehr.training.measures import noisy_quantizers
+from lehr.training.recipe import WINDOWS
+from lehr.training.recipes import methods, named
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An algorithm, the levels it leaves its weights at (none: floats), and the test accuracy it reaches on digits."""
+    """An algorithm, the levels it leaves its weights at, and the test accuracy it reaches on digits.
+
+    `levels` are those in units of the scale, or how many there are, or "several" if layers differ; None: floats.
+    `frozen` is what `freeze` makes of it: a network of integers, one whose weights alone are quantized, one with floats
+    at its ends, or floats; else why it makes nothing. `reestimate`: whether BatchNorm's statistics are estimated anew
+    in the end. `shadows`: whether it has float weights, which those of a trained network can become.
+    """
 
     algorithm: Algorithm
-    levels: Sequence[float] | None
+    levels: Sequence[float] | int | Literal["several"] | None
     accuracy: float
     lr: float = 0.01
+    frozen: Literal["integer", "mixed", "ends in float", "float"] | str = "integer"
+    reestimate: bool = False
+    shadows: bool = True
+
+
+def method(name: str) -> Algorithm:
+    """As `lehr compare --methods` runs it."""
+    return named(f"digits-{name}").algorithm
 
 
 ALGORITHMS = {
-    "full precision": Case(FullPrecision(), None, 0.95),
+    "full precision": Case(FullPrecision(), None, 0.95, frozen="float"),
     "ANA": Case(ANA(clip=1.0), (-1, 0, 1), 0.90),
-    "ANA, sampled": Case(ANA(mode="sample", clip=1.0), (-1, 0, 1), 0.90),
-    "ANA, normal noise, most probable level": Case(ANA(noise="normal", mode="mode"), (-1, 0, 1), 0.88),
-    "STE, ternary": Case(ANA(std=0, backward_std=0.5, clip=1.0), (-1, 0, 1), 0.88),
-    "STE, binary": Case(ANA(std=0, backward_std=0.5774, weights="sign", activations="sign", clip=1.0), (-1, 1), 0.85),
-    "ANA, first and last layer in full precision": Case(ANA(first=False, last=False), (-1, 0, 1), 0.90),
+    **{
+        f"ANA, {noise} noise, {mode}": Case(ANA(noise=noise, mode=mode, clip=1.0), (-1, 0, 1), 0.88)
+        for noise in get_args(NoiseName)
+        for mode in get_args(Mode)
+    },
+    "ANA, first and last layer in full precision": Case(
+        ANA(first=False, last=False), (-1, 0, 1), 0.90, frozen="ends in float"
+    ),
+    "STE": Case(method("ste"), (-1, 0, 1), 0.88),
+    "BNN": Case(method("bnn"), (-1, 1), 0.85),
+    "BinaryConnect": Case(BinaryConnect(), (-1, 1), 0.90, frozen="mixed"),
+    "BinaryConnect, stochastic": Case(
+        BinaryConnect(stochastic=True), (-1, 1), 0.88, lr=0.1, frozen="mixed", reestimate=True
+    ),
+    "TWN": Case(TWN(), (-1, 0, 1), 0.93, frozen="mixed"),
+    "TTQ": Case(TTQ(), 3, 0.93, frozen="mixed"),
+    "LSQ, 2 bits": Case(LSQ(), "several", 0.92),
+    "LSQ, 4 bits": Case(LSQ(bits=4, end_bits=4), 16, 0.93),
+    "INQ": Case(INQ(), 17, 0.93, frozen="mixed"),
+    "INQ, 4 bits, random": Case(INQ(bits=4, partition="random"), 9, 0.93, frozen="mixed"),
+    "INQ, ternary": Case(method("inq-ternary"), (-1, 0, 1), 0.88, frozen="mixed"),
+    "XNOR-Net": Case(XNORNet(), (-1, 1), 0.92, frozen="layers.4 .*: its input scale K is a float for each position"),
+    "XNOR-Net, no input scale": Case(XNORNet(input_scale=False), (-1, 1), 0.92, frozen="ends in float"),
+    "GXNOR-Net": Case(GXNORNet(), (-1, 0, 1), 0.90, shadows=False),
+    "GXNOR-Net, triangular": Case(GXNORNet(derivative="triangular"), (-1, 0, 1), 0.88, shadows=False),
+    "GXNOR-Net, binary": Case(GXNORNet(weights=0, activations=0, reach=1.0), (-1, 1), 0.82, shadows=False),
+    "GXNOR-Net, five states": Case(
+        GXNORNet(weights=2, activations=2, window=0.25, reach=0.25), (-1, -0.5, 0, 0.5, 1), 0.90, shadows=False
+    ),
+    "ABC-Net": Case(ABCNet(), None, 0.92, frozen="ends in float"),
+    "ABC-Net, per channel": Case(ABCNet(bases=2, activations=2, scale="channel"), None, 0.92, frozen="ends in float"),
+    "Group-Net, layers": Case(GroupNet(branches=3), (-1, 1), 0.92, frozen="ends in float"),
+    "Group-Net, groups": Case(GroupNet(branches=3, decomposition="group"), (-1, 1), 0.92, frozen="ends in float"),
 }
-STEPS_PER_EPOCH, EPOCHS = 19, 4
+EPOCHS = 4
 
 
 def network() -> MLP:
     torch.manual_seed(0)
     digits = load("digits").train
-    return MLP((1, 8, 8), hidden=(128, 128), mean=digits.mean, std=digits.std)
+    return MLP((1, 8, 8), hidden=(128, 128), mean=digits.mean, std=digits.std, input_bits=8)
 
 
 class Training:
     """A plain loop that calls an algorithm as the engine does, with all noise annealed away after half of it."""
 
     def __init__(self, case: Case) -> None:
-        self.algorithm = case.algorithm
+        self.algorithm, self.reestimate = case.algorithm, case.reestimate
         self.splits = load("digits")
         self.model = network()
         self.algorithm.convert_(self.model)
         self.optimizer = self.algorithm.wrap(torch.optim.Adam(self.model.parameters(), lr=case.lr), self.model)
-        noisy = any(isinstance(module, lehr.Quantizer) for module in self.model.modules())
+        noisy = self.algorithm.anneals and any(isinstance(module, lehr.Quantizer) for module in self.model.modules())
         self.annealer = lehr.Annealer(self.model, lehr.annealing.Window(0, EPOCHS / 2)) if noisy else None
 
     def epochs(self, first: int, last: int) -> None:
@@ -71,6 +138,12 @@ class Training:
                 nn.functional.cross_entropy(self.model(images), labels).backward()
                 self.optimizer.step()
                 self.algorithm.after_step_(self.model)
+            if self.annealer is not None:
+                self.annealer.seek(epoch + 1)
+        if last == EPOCHS:
+            self.algorithm.after_training_(self.model)
+            if self.reestimate:
+                reestimate_(self.model, self.splits.train.images.split(256))
 
     @torch.no_grad()
     def accuracy(self) -> float:
@@ -96,10 +169,54 @@ def test_it_learns_the_digits(case: Case, trained: Training) -> None:
 
 def test_its_weights_end_at_its_levels(case: Case, trained: Training) -> None:
     layers = dict(quantized_layers(trained.model.eval()))
-    if case.levels is None:
-        assert not layers
+    assert bool(layers) == (case.levels is not None)
     for layer in layers.values():
-        assert set(layer.quantized_weight.unique().tolist()) == {float(level) for level in case.levels or ()}
+        quantizer, values = layer.quantizer, layer.quantized_weight
+        levels = quantizer.levels
+        assert case.levels in (levels, len(levels), "several")
+        scale = torch.ones(()) if quantizer.scale is None else quantizer.scale
+        assert torch.equal(values, torch.tensor(levels)[quantizer.codes(layer.weight).long()] * scale)
+        assert len(values.unique()) > 1
+
+
+def test_no_noise_is_left_at_the_end(case: Case, trained: Training) -> None:
+    assert not noisy_quantizers(trained.model)
+
+
+def test_it_freezes_to_what_it_claims(case: Case, trained: Training) -> None:
+    images = trained.splits.test.images
+    if case.frozen not in ("integer", "mixed", "ends in float", "float"):
+        with pytest.raises(FreezeError, match=case.frozen):
+            lehr.freeze(trained.model.eval(), images[:1])
+        return
+    warned = pytest.warns(FloatWarning) if case.frozen == "mixed" else contextlib.nullcontext()
+    with warned:
+        net = lehr.freeze(trained.model.eval(), images[:1])
+    kinds = [net.values[layer.name].kind for layer in net.operations if isinstance(layer, deploy.Linear)]
+    assert set(kinds) == {"integer"} if case.frozen == "integer" else "float" in kinds
+    quantized = [isinstance(layer.weights, Weights) for layer in net.operations if isinstance(layer, deploy.Linear)]
+    assert any(quantized) == (case.frozen != "float")
+    with torch.no_grad():
+        theirs = trained.model(images)
+    ours = torch.as_tensor(net.run(images))
+    assert (ours.argmax(1) == theirs.argmax(1)).float().mean() > 0.995
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_it_trains_a_vgg(case: Case) -> None:
+    torch.manual_seed(0)
+    model = VGG((1, 8, 8), width=1 / 32, mean=(0.5,), std=(0.5,), input_bits=8)
+    case.algorithm.convert_(model)
+    lr = 0.01 if case.shadows else 0.1  # of weights that jump, only some do so in a step
+    optimizer = case.algorithm.wrap(torch.optim.Adam(model.parameters(), lr=lr), model)
+    images, labels = torch.randint(0, 256, (16, 1, 8, 8), dtype=torch.uint8), torch.arange(16) % 10
+    case.algorithm.before_epoch_(model, 0, 10)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    nn.functional.cross_entropy(model(images), labels).backward()
+    optimizer.step()
+    case.algorithm.after_step_(model)
+    still = [name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])]
+    assert not still
 
 
 def test_saved_and_loaded_in_the_middle_it_ends_with_the_same_bits(
@@ -128,9 +245,14 @@ def test_a_trained_network_keeps_its_weights(case: Case) -> None:
     model = network()
     weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     case.algorithm.convert_(model, trained=True)
-    after = dict(model.named_parameters())
+    after = list(model.parameters())
     for name, weight in weights.items():
-        assert torch.equal(after[name], weight)
+        kept = any(parameter.shape == weight.shape and torch.equal(parameter, weight) for parameter in after)
+        assert kept == (case.shadows or weight.ndim == 1), name
+
+
+def test_every_method_is_in_the_contract() -> None:
+    assert {type(method(name)) for name in methods()} <= {type(case.algorithm) for case in ALGORITHMS.values()}
 
 
 def test_it_is_a_value(case: Case) -> None:
@@ -190,6 +312,31 @@ def test_clip_is_in_units_of_the_scale_and_touches_nothing_within() -> None:
 def test_wrong_settings_are_told_when_the_algorithm_is_made(make: Callable[[], ANA], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_clipped_weights_still_get_a_gradient_at_both_ends() -> None:
+    model = network()
+    ANA(std=0, backward_std=3**-0.5, weights="sign", activations="sign").convert_(model)
+    layer = next(layer for _, layer in quantized_layers(model))
+    with torch.no_grad():
+        layer.weight.fill_(-3.0)[::2] = 3.0
+    ANA(clip=1.0).after_step_(model)
+    layer.quantized_weight.sum().backward()
+    assert layer.weight.grad is not None
+    assert bool((layer.weight.grad == 1).all())
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_ana_learns_with_all_windows_of_the_follow_up_synchronous_or_not(windows: str, synchronous: bool) -> None:
+    training = Training(ALGORITHMS["ANA"])
+    spans = WINDOWS[windows](3, EPOCHS if windows == "all-at-once" else EPOCHS / 3)
+    training.annealer = lehr.Annealer(training.model, spans, synchronous=synchronous)
+    gone = pytest.warns(AnnealingWarning, match="no gradient passes it") if synchronous else contextlib.nullcontext()
+    with gone:  # what synchronous annealing comes to
+        training.epochs(0, EPOCHS)
+    assert not noisy_quantizers(training.model)
+    assert training.accuracy() > (0.7 if synchronous else 0.85)
 
 
 def test_ste_is_ana_without_forward_noise() -> None:

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lehr
 from lehr import Dirac, MultiStep, Normal, Quantizer, Uniform
-from lehr.layers import around_thresholds_
+from lehr.layers import Composed, around_thresholds_, taken_apart
 from measure import LiveMemory
 from restated import value_and_gradient
 
@@ -292,6 +292,30 @@ class TestTheRestOfTorch:
         with NoValues():
             model(torch.empty(2, 3, 8, 8, device="meta", requires_grad=True)).sum().backward()
             model.eval()(torch.empty(2, 3, 8, 8, device="meta", requires_grad=True)).sum().backward()
+
+
+class Twice(Composed, nn.Linear):
+    """A layer that is deployed as two."""
+
+    def parts(self) -> nn.Module:
+        half = nn.Linear(self.in_features, self.out_features)
+        half.load_state_dict({name: value / 2 for name, value in self.state_dict().items()})
+        double = nn.Linear(self.out_features, self.out_features, bias=False)
+        double.weight = nn.Parameter(2 * torch.eye(self.out_features))
+        return nn.Sequential(half, double)
+
+
+def test_composed_layers_are_taken_apart_in_a_copy() -> None:
+    shared = Twice(3, 3)
+    model = nn.Sequential(shared, nn.Sequential(nn.ReLU(), shared, Twice(3, 2))).eval()
+    apart = taken_apart(model)
+    assert not any(isinstance(module, Composed) for module in apart.modules())
+    assert apart[0] is apart[1][1], "used at two places, it stays one"
+    assert not any(module.training for module in apart.modules())
+    assert model[0] is shared
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(apart(x), model(x))
+    torch.testing.assert_close(taken_apart(shared)(x), shared(x))
 
 
 class NoValues(TorchDispatchMode):

@@ -17,7 +17,7 @@ from torch.optim import lr_scheduler
 from lehr.algorithms import ANA, FullPrecision
 from lehr.annealing import Constant, Power
 from lehr.training.recipe import Annealing, Data, Model, Optimizer, Recipe, Schedule
-from lehr.training.recipes import RecipeError, dump, keys, named, names, read
+from lehr.training.recipes import RecipeError, bases, dump, keys, methods, named, names, read
 from processes import ENVIRONMENT
 
 
@@ -27,6 +27,34 @@ def test_each_shipped_recipe_reads_and_survives_being_written(name: str, tmp_pat
     assert recipe.description
     (tmp_path / "recipe.yaml").write_text(dump(recipe))
     assert read(tmp_path / "recipe.yaml") == recipe
+
+
+@pytest.mark.parametrize("base", ["digits", "fashion-mnist", "cifar10-quarter"])
+@pytest.mark.parametrize("method", methods())
+def test_a_method_is_a_recipe_of_each_base_with_the_same_budget(base: str, method: str) -> None:
+    recipe, twin = named(f"{base}-{method}", ["--seed", "3"]), named(f"{base}-fp")
+    assert (recipe.data, recipe.model, recipe.epochs, recipe.loss) == (twin.data, twin.model, twin.epochs, twin.loss)
+    assert (recipe.schedule, recipe.optimizer.name, recipe.seed) == (twin.schedule, twin.optimizer.name, 3)
+    assert recipe.description
+    assert not recipe.result or method in ("fp", "ana")
+
+
+def test_a_method_takes_the_rest_from_the_twin_it_is_like() -> None:
+    ana, fp = named("fashion-mnist-ana"), named("fashion-mnist-fp")
+    assert named("fashion-mnist-bnn").optimizer == ana.optimizer
+    assert named("fashion-mnist-twn").optimizer == fp.optimizer != ana.optimizer
+    synchronous = named("fashion-mnist-ana-synchronous")
+    assert synchronous.algorithm == ana.algorithm
+    assert synchronous.annealing == dataclasses.replace(ana.annealing, synchronous=True)
+    sampled = dataclasses.replace(ana.algorithm, mode="sample")  # pyright: ignore[reportArgumentType]
+    assert named("fashion-mnist-ana-sampled").algorithm == sampled
+
+
+def test_every_file_of_a_method_is_one_and_bases_come_as_twins() -> None:
+    assert methods()[:2] == ["fp", "ana"]
+    assert {"twn", "bnn", "lsq"} < set(methods())
+    assert {"digits", "fashion-mnist", "cifar10-quarter"} < set(bases())
+    assert "cifar10-paper" not in bases()  # it has three quantized ones
 
 
 def test_every_key_can_be_overridden() -> None:
@@ -127,6 +155,8 @@ def test_a_wrong_file_is_one_sentence_that_names_it(text: str, message: str, tmp
 def test_an_unknown_recipe_is_told_with_the_nearest() -> None:
     with pytest.raises(RecipeError, match=r"no recipe is called 'digits-anna'; did you mean digits-ana\?"):
         named("digits-anna")
+    with pytest.raises(RecipeError, match=r"no recipe is called 'digits-twm'; did you mean digits-twn\?"):
+        named("digits-twm")
     with pytest.raises(RecipeError, match=r"no recipe is called 'x'; there are .*digits-ana.*, or give a \.yaml file"):
         named("x")
     with pytest.raises(RecipeError, match=r"there is no recipe file nowhere\.yaml"):

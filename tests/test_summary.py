@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from lehr.algorithms import ANA
+from lehr.algorithms import ANA, LSQ, TTQ, ABCNet, XNORNet
 from lehr.models import MLP, VGG
 from lehr.summary import summarize
 
@@ -56,6 +56,29 @@ def test_groups_strides_biases_and_tokens_are_counted() -> None:
     assert linear.bytes == 4 * (40 + 5)
 
 
+def test_weights_that_are_used_again_count_once_and_work_each_time() -> None:
+    layer = nn.Linear(4, 4)
+    summary = summarize(nn.Sequential(layer, nn.ReLU(), layer), torch.zeros(1, 4))
+    assert [(row.weights, row.biases, row.macs) for row in summary.layers] == [(16, 4, 16), (0, 0, 16)]
+
+
+def test_a_layer_that_binarizes_its_input_counts_one_bit_for_it() -> None:
+    model = VGG(width=1 / 8, input_bits=8)
+    XNORNet().convert_(model)
+    layers = summarize(model, IMAGE).layers
+    assert [layer.activation_bits for layer in layers] == [8.0, *[1.0] * 7, 32.0]
+    assert [layer.weight_bits for layer in layers] == [32.0, *[1.0] * 7, 32.0]
+
+
+def test_a_sum_of_binary_layers_counts_as_these() -> None:
+    model = MLP((3, 32, 32), hidden=(16, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
+    ABCNet(bases=2, activations=3).convert_(model)
+    _, *binary, _ = summarize(model, IMAGE).layers
+    assert [layer.macs for layer in binary] == [128] * 6
+    assert sum(layer.weights for layer in binary) == 2 * 128, "each basis is kept once"
+    assert {(layer.weight_bits, layer.activation_bits) for layer in binary} == {(1.0, 1.0)}
+
+
 def test_it_prints_a_table_with_totals_and_leaves_the_model_as_it_was() -> None:
     model = VGG(width=1 / 8, input_bits=8).train()
     ANA().convert_(model)
@@ -66,3 +89,20 @@ def test_it_prints_a_table_with_totals_and_leaves_the_model_as_it_was() -> None:
     assert "of the MACs have both operands below 8 bits" in text[11]
     assert model.training
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_macs_are_of_kinds_the_most_frequent_first() -> None:
+    model = MLP((1, 4, 4), hidden=(32, 32), input_bits=8)
+    LSQ(bits=3, end_bits=4).convert_(model)
+    kinds = summarize(model, torch.zeros(1, 1, 4, 4, dtype=torch.uint8)).kinds
+    assert list(kinds.items()) == [((3.0, 3.0), 32 * 32), ((4.0, 8.0), 16 * 32), ((4.0, 3.0), 32 * 10)]
+
+
+def test_learned_levels_are_counted() -> None:
+    model = MLP((1, 4, 4), hidden=(32,), input_bits=8)
+    TTQ().convert_(model)
+    layers = summarize(model, torch.zeros(1, 1, 4, 4, dtype=torch.uint8)).layers
+    assert [(layer.weight_bits, layer.activation_bits) for layer in layers] == [
+        (math.log2(3), 8.0),
+        (math.log2(3), 32.0),
+    ]

@@ -27,6 +27,7 @@ from lehr.training.errors import Diverged, RunError, RunWarning
 from lehr.training.folder import RunFolder, load_checkpoint
 from lehr.training.measures import changed_shares, level_codes, level_shares
 from lehr.training.recipe import Annealing, Data, Model, Optimizer, Recipe, Schedule
+from lehr.training.recipes import named
 from lehr.training.run import build, evaluate, load_network, load_run, network_of, unused_path
 from processes import lehr as lehr_process
 
@@ -270,6 +271,21 @@ def test_resuming_repeats_only_what_was_lost_and_tensorboard_shows_no_epoch_twic
     events = EventAccumulator(str(run.tensorboard))
     events.Reload()
     assert [event.step for event in events.Scalars("lr")] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["xnor-net", "gxnor-net", "abc-net", "group-net-groups"])
+def test_networks_of_other_structure_and_optimizers_resume_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    recipe = named(f"digits-{name}", ["--epochs", "2", "--model.hidden", "[16,16]"])
+    whole, halves = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "halves")
+    train(recipe, whole.path)
+    with pytest.raises(ZeroDivisionError):
+        train(recipe, halves.path, callbacks=[Crash(1)])
+    resume(halves.path)
+    theirs = load_network(whole.path)[0].state_dict()
+    ours = load_network(halves.path)[0].state_dict()
+    assert theirs.keys() == ours.keys()
+    for key, value in theirs.items():
+        assert torch.equal(ours[key], value), key
 
 
 def test_other_circumstances_are_told_when_resuming(tmp_path: Path) -> None:

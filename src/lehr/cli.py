@@ -1,7 +1,8 @@
 """The command line: a word, and the function behind it.
 
-    lehr demo | train RECIPE | evaluate RUN | recipes | data NAME | summary RUN | report RUN | compare RUN... |
-         export RUN --to packed|onnx|qonnx|c | predict FILE IMAGE... | bench FILE | zoo | approximate FORMULA | figures
+    lehr demo | train RECIPE | evaluate RUN | recipes | data NAME | summary RUN | report RUN |
+         compare RUN... | compare --methods NAME... --dataset BASE | export RUN --to packed|onnx|qonnx|c |
+         predict FILE IMAGE... | bench FILE | zoo | approximate FORMULA | figures
 
 Each function's signature is its command line (jsonargparse). A wrong word is one sentence on standard error and exit
 code 2, a failure while working is one sentence and exit code 1, a signal is 128 and its number.
@@ -70,11 +71,12 @@ def evaluate(run: Path) -> None:
 
 
 def recipes() -> None:
-    """The recipes that come with lehr: data, network, method, epochs, and what they gave."""
-    from lehr.report.terminal import print_recipes
-    from lehr.training.recipes import named, names
+    """The recipes that come with lehr: data, network, method, epochs, and what they gave; and the methods."""
+    from lehr.report.terminal import print_methods, print_recipes
+    from lehr.training.recipes import bases, methods, named, names
 
     print_recipes({name: named(name) for name in names()})
+    print_methods({name: named(f"digits-{name}") for name in methods()}, bases())
 
 
 def data(name: str, *, root: Path | None = None) -> None:
@@ -104,14 +106,67 @@ def report(run: Path) -> None:
     print(write_report(run))
 
 
-def compare(runs: list[Path], *, out: Path | None = None) -> None:
-    """Several runs in one table and one page; compare.html, .csv and .md go beside the first run, or to --out."""
+def compare(arguments: Sequence[str]) -> None:
+    """Runs beside each other: lehr compare RUN... [--out FOLDER], or --methods NAME... to train what is missing first.
+
+    lehr compare --methods all|NAME... --dataset BASE [--seeds 3] [--out FOLDER] [--key value ...] trains the recipe
+    BASE-METHOD of each method with each seed, one run after another, into FOLDER (runs/compare-BASE): finished runs are
+    kept and interrupted ones go on. The keys are those of `lehr train` and hold for all methods. The table is printed,
+    and written as compare.html, .csv and .md into FOLDER, or beside the first RUN.
+    """
+    words = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    words.add_argument("--out", type=Path)
+    if "--methods" not in arguments:
+        words.add_argument("runs", type=Path, nargs="*")
+        options = words.parse_args(list(arguments))
+        if not options.runs:
+            raise UsageError("which runs? name their folders, or --methods all --dataset digits to train them")
+        _tell_comparison(options.runs, options.out or options.runs[0].resolve().parent)
+        return
+    words.add_argument("--methods", nargs="+", required=True)
+    words.add_argument("--dataset")
+    words.add_argument("--seeds", type=int, default=3)
+    options, keys = words.parse_known_args(list(arguments))
+    if options.dataset is None:
+        raise UsageError("on which data? --dataset digits, fashion-mnist or cifar10-quarter")
+    _compare_methods(options.methods, options.dataset, options.seeds, options.out, keys)
+
+
+def _compare_methods(methods: Sequence[str], base: str, seeds: int, out: Path | None, keys: Sequence[str]) -> None:
+    """Train what is missing, tell how far it is, compare."""
+    from lehr.report.numbers import duration, percent
+    from lehr.training.series import Planned, plan, train_all
+
+    folder = Path("runs") / f"compare-{base}" if out is None else out
+    planned = plan(methods, base, seeds=seeds, folder=folder, overrides=keys)
+    missing = [run for run in planned if not run.finished]
+    told = len(planned) - len(missing)
+    if told:
+        print(f"{told} of {len(planned)} runs are finished already", file=sys.stderr)
+
+    def tell(run: Planned) -> None:
+        begins = "goes on" if run.begun else "begins"
+        print(f"run {told + 1} of {len(planned)}: {run.path.name} {begins}", file=sys.stderr, flush=True)
+
+    failed, seconds = 0, 0.0
+    for number, done in enumerate(train_all(missing, tell), 1):
+        told, seconds = told + 1, seconds + done.seconds
+        left = duration(seconds / number * (len(missing) - number))
+        result = done.failure or percent((done.results or {}).get("val/accuracy"))
+        failed += done.failure is not None
+        print(f"  {result} in {duration(done.seconds)}; about {left} left", file=sys.stderr, flush=True)
+    _tell_comparison([run.path for run in planned if run.begun], folder)
+    if failed:
+        raise SystemExit(_fail(1, f"lehr compare: {failed} runs failed: see above"))
+
+
+def _tell_comparison(runs: Sequence[Path], folder: Path) -> None:
     from lehr.report.compare import compare, write_comparison
     from lehr.report.terminal import print_comparison
 
     comparison = compare(runs)
     print_comparison(comparison)
-    print(*write_comparison(comparison, runs[0].resolve().parent if out is None else out), sep="\n")
+    print(*write_comparison(comparison, folder), sep="\n")
 
 
 def export(
@@ -292,13 +347,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _call(word: str, arguments: Sequence[str]) -> None:
     function = COMMANDS[word]
-    if function is train:
-        if {"-h", "--help"} & set(arguments):
+    if function in (train, compare):  # whose words are those of a recipe too
+        if not {"-h", "--help"} & set(arguments):
+            function(arguments)
+        elif function is train:
             from lehr.training.recipes import keys
 
             print(f"{train.__doc__}\n\n{keys()}")
         else:
-            train(arguments)
+            print(f"usage: lehr compare RUN... | --methods NAME... --dataset BASE\n\n{inspect.getdoc(compare)}")
         return
     values: dict[str, Any] = vars(_parser(word, function).parse_args(list(arguments)))
     function(**values)

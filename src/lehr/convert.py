@@ -24,7 +24,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from lehr.layers import Conv1d, Conv2d, Conv3d, Linear, Quantizer
+from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Conv3d, Linear, Quantizer
 from lehr.table import table
 
 _QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
@@ -83,8 +83,8 @@ class Conversion:
 def quantize_(
     model: nn.Module,
     *,
-    weights: Quantizer | None = Quantizer(),  # noqa: B008 - a template, copied for each layer and never changed
-    activations: Quantizer | None = Quantizer(),  # noqa: B008
+    weights: AbstractQuantizer | None = Quantizer(),  # noqa: B008 - a template, copied for each layer and never changed
+    activations: AbstractQuantizer | None = Quantizer(),  # noqa: B008
     replace: tuple[type[nn.Module], ...] = ACTIVATIONS,
     skip: Skip = (),
     skip_first: bool = False,
@@ -117,7 +117,7 @@ def quantize_(
         reasons[layers[0]] = "first layer"
 
     changes: list[Change] = []
-    quantizers: dict[int, Quantizer] = {}  # by the weight's identity, so that tied weights share one
+    quantizers: dict[int, AbstractQuantizer] = {}  # by the weight's identity, so that tied weights share one
     for path, module in modules.items():
         is_layer, is_activation = isinstance(module, tuple(_QUANTIZED)), isinstance(module, replace)
         if not is_layer and not is_activation:
@@ -137,13 +137,13 @@ def quantize_(
                 quantizer = quantizers[id(module.weight)] = _fitted(weights, module, scale)
             module.__class__ = _QUANTIZED[type(module)]  # same object, same parameters, same hooks
             module.quantizer = quantizer.train(module.training)
-            changes.append(Change(path, change.was, change.was, len(quantizer.step.levels)))
+            changes.append(Change(path, change.was, change.was, len(quantizer.levels)))
         elif activations is not None:
             quantizer = copy.deepcopy(activations).train(module.training)
             hooks = {name: value for name, value in vars(module).items() if "hook" in name}
-            module.__class__ = Quantizer  # the same object here too, so that it keeps its places and its hooks
+            module.__class__ = type(quantizer)  # the same object here too, so that it keeps its places and its hooks
             module.__dict__ = vars(quantizer) | hooks
-            changes.append(Change(path, change.was, "Quantizer", len(quantizer.step.levels)))
+            changes.append(Change(path, change.was, type(quantizer).__name__, len(quantizer.levels)))
 
     result = Conversion(tuple(changes))
     if not result.converted:
@@ -153,7 +153,7 @@ def quantize_(
             else f": it holds {', '.join(sorted({type(m).__name__ for m in modules.values()}))}"
         )
         raise ValueError(f"nothing to quantize in this {type(model).__name__}{found}")
-    if activations is not None and not any(isinstance(m, (Quantizer, *replace)) for m in modules.values()):
+    if activations is not None and not any(isinstance(m, (AbstractQuantizer, *replace)) for m in modules.values()):
         warnings.warn(
             "no activation module found, so activations stay in full precision: calls such as torch.relu(x) inside a "
             "forward cannot be seen; make them modules, or pass activations=None",
@@ -163,7 +163,7 @@ def quantize_(
 
 
 @torch.no_grad()
-def fit_scale(weight: Tensor, quantizer: Quantizer, *, per_channel: bool = False) -> Tensor:
+def fit_scale(weight: Tensor, quantizer: AbstractQuantizer, *, per_channel: bool = False) -> Tensor:
     """The scale that minimises |w - scale σ(w / scale)|², of a tensor or of each of its output channels.
 
     The error is piecewise quadratic in the scale. Tried are 128 candidates, between 1/100 of and twice the scale that
@@ -201,7 +201,7 @@ def fit_scale(weight: Tensor, quantizer: Quantizer, *, per_channel: bool = False
     return scale.to(weight.dtype).reshape(shape)
 
 
-def _fitted(template: Quantizer, layer: nn.Module, scale: Scale) -> Quantizer:
+def _fitted(template: AbstractQuantizer, layer: nn.Module, scale: Scale) -> AbstractQuantizer:
     quantizer = copy.deepcopy(template)
     weight = layer.weight
     assert isinstance(weight, Tensor)

@@ -4,6 +4,7 @@ A `Quantizer` is y = scale * σ(x / scale) with the noises of training; it is th
 of `Linear` and `Conv1d/2d/3d` that quantizes their weights. In `eval()` the forward noise is gone, always: what is
 evaluated is the network of hard multi-step functions, however far its training is. Parameters keep torch's names,
 `weight` and `bias`, so that full-precision checkpoints load; the noise is part of the state and is saved and restored.
+Methods with another rule than Theorem 2's bring a quantizer of their own, an `AbstractQuantizer`.
 
 >>> import torch, lehr
 >>> layer = lehr.Linear(64, 10)
@@ -18,9 +19,11 @@ Linear(
 
 from __future__ import annotations
 
+import abc
+import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +38,31 @@ _OPTIONAL = ("forward_mean", "backward_mean", "scale")
 _PAPER_NOISE = Uniform(math.sqrt(3) / 6)  # U[-1/2, 1/2): the paper prints U[-1, 1] for this std, see docs/paper.md
 
 
-class Quantizer(nn.Module):
+class AbstractQuantizer(nn.Module, abc.ABC):
+    """What freezing, counting and measuring ask of a quantizer: in eval mode its values are `scale * levels`, exactly.
+
+    `step` is the multi-step function; `scale` a tensor that broadcasts over the input, or None for 1.
+    """
+
+    step: MultiStep
+    scale: Tensor | None
+
+    @abc.abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Quantize."""
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The values, in units of the scale: those of the multi-step function, unless they are learned."""
+        return self.step.levels
+
+    @torch.no_grad()
+    def codes(self, x: Tensor) -> Tensor:
+        """The index of each value's level, without noise."""
+        return level_codes(x if self.scale is None else x / self.scale, self.step)
+
+
+class Quantizer(AbstractQuantizer):
     """y = scale * σ(x / scale), with σ under the forward noise for the value and the backward noise for the gradient.
 
     `forward` and `backward` default to the paper's uniform noise of std √3/6 each; `scale` is a number or a tensor that
@@ -148,7 +175,9 @@ class _QuantizedWeight(nn.Module):
     """What the layers below share: a weight that passes through a quantizer on its way into the computation."""
 
     weight: Tensor
-    quantizer: Quantizer
+    quantizer: AbstractQuantizer
+    # Of a subclass with a forward of its own: why `freeze` cannot convert it, and what to do.
+    not_integer: ClassVar[tuple[str, str] | None] = None
 
     @property
     def quantized_weight(self) -> Tensor:
@@ -171,7 +200,7 @@ class Linear(_QuantizedWeight, nn.Linear):
         out_features: int,
         bias: bool = True,
         *,
-        quantizer: Quantizer | None = None,
+        quantizer: AbstractQuantizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -199,7 +228,7 @@ class _Conv(_QuantizedWeight, nn.modules.conv._ConvNd):
         bias: bool = True,
         padding_mode: str = "zeros",
         *,
-        quantizer: Quantizer | None = None,
+        quantizer: AbstractQuantizer | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -235,8 +264,33 @@ class Conv3d(_Conv, nn.Conv3d):
     """`torch.nn.Conv3d` with quantized weights."""
 
 
+class Composed(nn.Module, abc.ABC):
+    """A layer that is trained as one and deployed as several: `taken_apart` puts these in its place."""
+
+    @abc.abstractmethod
+    def parts(self) -> nn.Module:
+        """A module of layers and quantizers that computes the same in eval mode, up to rounding."""
+
+
+def taken_apart(model: nn.Module) -> nn.Module:
+    """A copy of the model with the parts of each `Composed` layer in its place."""
+    model = copy.deepcopy(model)
+    if isinstance(model, Composed):
+        return model.parts().train(model.training)
+    parts: dict[nn.Module, nn.Module] = {}  # a layer used at several places stays one
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if isinstance(module, Composed):
+            parent, _, name = path.rpartition(".")
+            if module not in parts:
+                parts[module] = module.parts().train(module.training)
+            setattr(model.get_submodule(parent), name, parts[module])
+    return model
+
+
 @torch.no_grad()
-def around_thresholds_(weight: Tensor, quantizer: Quantizer, generator: torch.Generator | None = None) -> Tensor:
+def around_thresholds_(
+    weight: Tensor, quantizer: AbstractQuantizer, generator: torch.Generator | None = None
+) -> Tensor:
     """Initialise as the paper does: each weight at a threshold picked at random, plus U[-1/√fan_in, 1/√fan_in].
 
     There a small step changes a weight's level; in the middle of a level it would not.
@@ -246,6 +300,23 @@ def around_thresholds_(weight: Tensor, quantizer: Quantizer, generator: torch.Ge
     thresholds = torch.tensor(quantizer.step.thresholds, dtype=weight.dtype, device=weight.device)
     weight.uniform_(-reach, reach, generator=generator).add_(thresholds[picked])
     return weight if quantizer.scale is None else weight.mul_(quantizer.scale)
+
+
+def level_codes(x: Tensor, step: MultiStep) -> Tensor:
+    """The index of the level that `step` sends each x to."""
+    thresholds = torch.tensor(step.thresholds, dtype=x.dtype, device=x.device)
+    return torch.bucketize(x.contiguous(), thresholds, right=True, out_int32=True).to(torch.uint8)
+
+
+def gradient_of(x: Tensor) -> Tensor:
+    """0, with the gradient of x: added to a value it gives that value, to the bit, the gradient of x.
+
+    >>> w = torch.tensor([0.3], requires_grad=True)
+    >>> (torch.sign(w).detach() + gradient_of(w)).backward()  # the straight-through estimator, without bounds
+    >>> w.grad
+    tensor([1.])
+    """
+    return x - x.detach()
 
 
 def _buffer(value: Number, unless: float | None = None) -> Tensor | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lehr.layers import Quantizer
+from lehr.layers import AbstractQuantizer, taken_apart
 from lehr.models.input import Input
 from lehr.table import table
 
@@ -65,6 +65,15 @@ class Summary:
         low = sum(layer.macs for layer in self.layers if max(layer.weight_bits, layer.activation_bits) < 8)
         return low / self.macs if self.macs else 0.0
 
+    @property
+    def kinds(self) -> dict[tuple[float, float], int]:
+        """MACs by the bits of their weight and activation, the most frequent kind first."""
+        macs: dict[tuple[float, float], int] = {}
+        for layer in self.layers:
+            kind = layer.weight_bits, layer.activation_bits
+            macs[kind] = macs.get(kind, 0) + layer.macs
+        return dict(sorted(macs.items(), key=lambda item: -item[1]))
+
     def __str__(self) -> str:
         header = ("layer", "kind", "output", "weights", "MACs", "weight bits", "input bits", "bytes")
         rows = [
@@ -96,18 +105,23 @@ def summarize(model: nn.Module, example: Tensor) -> Summary:
     """Run `example` (a batch of one) through the model and count.
 
     The levels of a value are followed from the quantizer (or input table) that made it through modules that keep them:
-    pooling by maximum, flattening, dropout. Everything else makes 32-bit floats.
+    pooling by maximum, flattening, dropout. Everything else makes 32-bit floats. A layer that is deployed as several is
+    counted as these; weights that are used again count where they are used first.
     """
+    model = taken_apart(model)
     layers: list[LayerCost] = []
+    counted: set[nn.Module] = set()
     known: dict[int, tuple[Tensor, float]] = {}  # by identity; the tensor is kept so that its identity stays its own
 
     def see(path: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             incoming = known.get(id(inputs[0]), (None, _FLOAT_BITS))[1] if inputs else _FLOAT_BITS
             if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
-                layers.append(_cost(path, module, output, incoming))
-            elif isinstance(module, Quantizer):
-                known[id(output)] = (output, bits(len(module.step.levels)))
+                cost = _cost(path, module, output, incoming)
+                layers.append(replace(cost, weights=0, biases=0) if module in counted else cost)
+                counted.add(module)
+            elif isinstance(module, AbstractQuantizer):
+                known[id(output)] = (output, bits(len(module.levels)))
             elif isinstance(module, Input):
                 known[id(output)] = (output, float(module.bits or _FLOAT_BITS))
             elif isinstance(module, nn.Flatten | nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d | nn.Dropout | nn.Identity):
@@ -115,22 +129,19 @@ def summarize(model: nn.Module, example: Tensor) -> Summary:
 
         return hook
 
-    leaves = [(p, m) for p, m in model.named_modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)]
-    leaves += [(p, m) for p, m in model.named_modules() if not list(m.children()) and not isinstance(m, nn.Linear)]
-    handles = [module.register_forward_hook(see(path)) for path, module in dict(leaves).items()]
-    was_training = model.training
-    try:
-        model.eval()(example)
-    finally:
-        model.train(was_training)
-        for handle in handles:
-            handle.remove()
+    whole = (nn.Linear, nn.modules.conv._ConvNd, AbstractQuantizer)
+    for path, module in model.named_modules():
+        if isinstance(module, whole) or not list(module.children()):
+            module.register_forward_hook(see(path))
+    model.eval()(example)
     return Summary(tuple(layers))
 
 
 def _cost(path: str, layer: nn.Linear | nn.modules.conv._ConvNd, output: Tensor, incoming: float) -> LayerCost:
-    quantizer = layer._modules.get("quantizer")
-    weight_bits = bits(len(quantizer.step.levels)) if isinstance(quantizer, Quantizer) else _FLOAT_BITS
+    quantizer, activation = layer._modules.get("quantizer"), layer._modules.get("activation")
+    weight_bits = bits(len(quantizer.levels)) if isinstance(quantizer, AbstractQuantizer) else _FLOAT_BITS
+    if isinstance(activation, AbstractQuantizer):  # it quantizes its input itself
+        incoming = bits(len(activation.levels))
     # An output is computed from as many weights as its channel has: the MACs are the weights at each position.
     channels = output.shape[1] if isinstance(layer, nn.modules.conv._ConvNd) else output.shape[-1]
     positions = output[0].numel() // channels

@@ -1,7 +1,29 @@
 """Training algorithms, one file a paper; each answers `Algorithm`."""
 
+from lehr.algorithms.abc_net import ABCNet
 from lehr.algorithms.algorithm import Algorithm
 from lehr.algorithms.ana import ANA
+from lehr.algorithms.binary_connect import BinaryConnect
 from lehr.algorithms.full_precision import FullPrecision
+from lehr.algorithms.group_net import GroupNet
+from lehr.algorithms.gxnor_net import GXNORNet
+from lehr.algorithms.inq import INQ
+from lehr.algorithms.lsq import LSQ
+from lehr.algorithms.ttq import TTQ
+from lehr.algorithms.twn import TWN
+from lehr.algorithms.xnor_net import XNORNet
 
-__all__ = ["ANA", "Algorithm", "FullPrecision"]
+__all__ = [
+    "ANA",
+    "INQ",
+    "LSQ",
+    "TTQ",
+    "TWN",
+    "ABCNet",
+    "Algorithm",
+    "BinaryConnect",
+    "FullPrecision",
+    "GXNORNet",
+    "GroupNet",
+    "XNORNet",
+]

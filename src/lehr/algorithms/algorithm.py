@@ -8,6 +8,9 @@ on exactly. The engine calls, in this order::
     wrap(optimizer, model)                   once
     before_epoch_(model, epoch, epochs)      before each epoch
     after_step_(model)                       after each step of the optimizer
+    after_training_(model)                   once, before the network is evaluated for good
+
+The noise of its quantizers is annealed by the recipe's schedule, unless `anneals` says that it stays.
 """
 
 from __future__ import annotations
@@ -21,9 +24,16 @@ from torch import nn
 from lehr.convert import Conversion
 from lehr.layers import Conv1d, Conv2d, Conv3d, Linear
 
+_HAIR = 2.0**-20  # some units in the last place of float32
+
 
 class Algorithm(abc.ABC):
     """A way to train a quantized network; all but `convert_` may be left as they are."""
+
+    @property
+    def anneals(self) -> bool:
+        """Whether its noise is annealed by the recipe's schedule, or stays as it is."""
+        return True
 
     @abc.abstractmethod
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion | None:
@@ -46,9 +56,25 @@ class Algorithm(abc.ABC):
     def after_step_(self, model: nn.Module) -> None:  # noqa: B027
         """Change the model after each step of the optimizer, such as clipping its shadow weights."""
 
+    def after_training_(self, model: nn.Module) -> None:  # noqa: B027
+        """Make the model what will be deployed, such as removing noise that no schedule removes; twice is as once."""
+
 
 def quantized_layers(model: nn.Module) -> Iterator[tuple[str, Linear | Conv1d | Conv2d | Conv3d]]:
     """The layers with quantized weights and their paths, in the model's order."""
     for path, module in model.named_modules():
         if isinstance(module, Linear | Conv1d | Conv2d | Conv3d):
             yield path, module
+
+
+@torch.no_grad()
+def clip_(model: nn.Module, reach: float) -> None:
+    """Keep the shadow weights of the quantized layers within +-reach, in units of their scale.
+
+    The upper end is a hair below, since windows of uniform noise are half-open: at +reach itself, where the window
+    of the backward noise often ends, a weight would never again get a gradient.
+    """
+    for _, layer in quantized_layers(model):
+        scale = layer.quantizer.scale
+        bound = torch.as_tensor(reach) if scale is None else reach * scale
+        layer.weight.clamp_(-bound, bound * (1 - _HAIR))

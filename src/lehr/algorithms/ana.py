@@ -18,10 +18,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import nn
 
-from lehr.algorithms.algorithm import Algorithm, quantized_layers
+from lehr.algorithms.algorithm import Algorithm, clip_, quantized_layers
 from lehr.convert import Conversion, Scale, quantize_
 from lehr.expectation import Mode
 from lehr.layers import Quantizer
@@ -86,16 +85,10 @@ class ANA(Algorithm):
                 layer.reset_parameters()
         return conversion
 
-    @torch.no_grad()
     def after_step_(self, model: nn.Module) -> None:
         """Clip the shadow weights."""
         if self.clip is not None:
-            for _, layer in quantized_layers(model):
-                if layer.quantizer.scale is None:
-                    layer.weight.clamp_(-self.clip, self.clip)
-                else:
-                    reach = self.clip * layer.quantizer.scale
-                    layer.weight.clamp_(-reach, reach)
+            clip_(model, self.clip)
 
     def _quantizer(self, step: StepName) -> Quantizer:
         forward = Dirac() if self.std == 0 else NOISES[self.noise](self.std)

@@ -5,6 +5,7 @@ of the integer network and the float32 functions that torch applies to it, per c
 
     pixels              any function of each pixel alone            becomes the Table, by running it on all 256 values
     Linear, Conv        weights are scale * levels                  integer sums; scale and bias are functions of them
+    Composed            its parts, which are the above
     BatchNorm, ReLU     functions, kept until they are needed
     Quantizer           all functions up to here and σ              one Threshold: integer thresholds, one direction
     MaxPool             moves before the functions that rise;       falling channels are negated first
@@ -36,7 +37,6 @@ True
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ from lehr.deploy.trace import (
     shape3,
     table,
 )
-from lehr.layers import Conv1d, Conv2d, Quantizer
+from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Quantizer, taken_apart
 from lehr.layers import Linear as QuantizedLinear
 from lehr.noise import Dirac
 
@@ -111,8 +111,8 @@ def freeze(model: nn.Module, example_input: Tensor, *, classes: Sequence[str] = 
             f"{tuple(example_input.shape)}: let the model begin with what turns pixels into its input, as in "
             "nn.Sequential(lehr.models.Input(...), model)"
         )
-    model = copy.deepcopy(model).cpu().float().eval()
-    if isinstance(model, (*LAYERS, Quantizer)):
+    model = taken_apart(model).cpu().float().eval()
+    if isinstance(model, (*LAYERS, AbstractQuantizer)):
         model = nn.Sequential(model)
     # Two images: what mixes the images of a batch shows in the shapes.
     example = torch.cat([example_input[:1], example_input[:1]]).cpu()
@@ -217,7 +217,7 @@ class _Walk:
             return self._max_pool(node, module, x)
         if is_pool:
             return self._average_pool(node, module, x)
-        if isinstance(module, Quantizer):
+        if isinstance(module, AbstractQuantizer):
             return self._quantized(node, module, x)
         if target in NOTHING_CALLS:
             return x
@@ -305,14 +305,14 @@ class _Walk:
             raise self.graph.error(
                 node, f"its weights have scales of shape {tuple(scale.shape)}", "use one for each output channel"
             )
-        levels = torch.tensor(quantizer.step.levels, dtype=torch.float32)
+        levels = torch.tensor(quantizer.levels, dtype=torch.float32)
         values = module.quantized_weight
         codes = torch.bucketize((values / scale).contiguous(), (levels[1:] + levels[:-1]) / 2)
         wrong = values != levels[codes] * scale
         if bool(wrong.any()):
             raise self.graph.error(
                 node,
-                f"its weight {values[wrong][0].item():g} is at none of its levels, {quantizer.step} times the scale",
+                f"its weight {values[wrong][0].item():g} is at none of its levels, {quantizer.levels} times the scale",
                 "see that its weights are finite",
             )
         scale = scale.double().reshape(-1) * ones
@@ -323,14 +323,14 @@ class _Walk:
         unit, integers = found
         return Weights(codes, tuple(integers.tolist())), scale * unit
 
-    def _quantized(self, node: fx.Node, quantizer: Quantizer, x: _Traced) -> _Traced:
+    def _quantized(self, node: fx.Node, quantizer: AbstractQuantizer, x: _Traced) -> _Traced:
         """The multi-step function and all that stands between it and the last sum: one Threshold."""
         value = self.values[x.name]
         channels = value.shape[0]
-        found = fold.common_unit(np.array(quantizer.step.levels), limit=2**15 - 1)
+        found = fold.common_unit(np.array(quantizer.levels), limit=2**15 - 1)
         if found is None:
             raise self.graph.error(
-                node, f"its levels {quantizer.step} have no common unit", "choose integers times one number"
+                node, f"its levels {quantizer.levels} have no common unit", "choose integers times one number"
             )
         unit, levels = found
         scale = torch.ones(1) if quantizer.scale is None else quantizer.scale
@@ -342,7 +342,7 @@ class _Walk:
                 node, f"its scale has shape {tuple(scale.shape)}", "use one, or one for each channel"
             )
         scale = (ones * scale).reshape(1, channels)
-        reached = torch.tensor(quantizer.step.levels)[:, None].double() * scale.double()
+        reached = torch.tensor(quantizer.levels)[:, None].double() * scale.double()
         try:
             thresholds, directions = fold.thresholds(
                 lambda y: run.call(y.reshape(*y.shape, *space)).reshape(y.shape),

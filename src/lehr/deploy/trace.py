@@ -19,7 +19,7 @@ from torch.fx.proxy import TraceError
 from torch.nn import functional as F
 
 from lehr.deploy.integer_net import Shape
-from lehr.layers import Conv1d, Conv2d, Linear, Quantizer
+from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Linear
 
 LAYERS = (Linear, Conv1d, Conv2d, nn.Linear, nn.Conv1d, nn.Conv2d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
@@ -144,7 +144,9 @@ class Graph:
         """Refuse a subclass that computes something of its own."""
         kind = next(kind for kind in kinds if isinstance(module, kind))
         if type(module).forward is not kind.forward:
-            raise self.error(node, f"a {kind.__name__} with a forward of its own", f"use {kind.__name__} itself")
+            told = module.not_integer if isinstance(module, Linear | Conv1d | Conv2d) else None
+            own = f"a {kind.__name__} with a forward of its own", f"use {kind.__name__} itself"
+            raise self.error(node, *(told or own))
 
     def _check_in_place(self, graph: fx.Graph) -> None:
         """The graph takes every operation for one that leaves its input alone."""
@@ -167,7 +169,7 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether the walk meets this module, not what it is made of."""
-        ours = isinstance(m, (Quantizer, *LAYERS)) or m in self.fronts
+        ours = isinstance(m, (AbstractQuantizer, *LAYERS)) or m in self.fronts
         return ours or super().is_leaf_module(m, module_qualified_name)
 
 

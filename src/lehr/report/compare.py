@@ -7,6 +7,7 @@ network is measured against the full-precision run on the same data, if there is
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import itertools
 import math
@@ -24,7 +25,10 @@ from lehr.report.history import History, read_run
 from lehr.report.method import Method, method, network
 from lehr.report.numbers import duration, percent
 from lehr.report.page import render
+from lehr.summary import Summary, summarize
+from lehr.training.folder import RunError
 from lehr.training.recipe import Recipe
+from lehr.training.run import untrained_network
 
 _COLOURS = 8  # of style.css; after them they come again, dashed
 
@@ -89,6 +93,14 @@ class Group:
         done = sorted({len(run.epochs) for run in self.runs})
         return f"{self.recipe.epochs}" if self.finished else f"{'/'.join(map(str, done))} of {self.recipe.epochs}"
 
+    @functools.cached_property
+    def cost(self) -> Summary | None:
+        """Memory and MACs of their network; None if the run does not tell what images it is for."""
+        try:
+            return summarize(*untrained_network(self.runs[0].path))
+        except RunError:
+            return None
+
     def accuracy(self, split: str) -> Measured | None:
         """Noise-free accuracy."""
         return Measured.of([value for run in self.runs if (value := run.accuracy(split)) is not None])
@@ -149,7 +161,7 @@ class Comparison:
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Header and rows to be read."""
         header = ("run", "data", "network", "method", "weights", "activations", "first/last", "epochs", "runs")
-        header += ("validation", "test", "to full precision", "time")
+        header += ("validation", "test", "to full precision", "bytes", "MACs, weight x activation bits", "time")
         rows = []
         for group in self.groups:
             how, points = group.method, self.points(group)
@@ -157,7 +169,9 @@ class Comparison:
             row += (how.ends, group.epochs, f"{len(group.runs)}")
             row += tuple(str(group.accuracy(split) or "not yet") for split in ("val", "test"))
             reference = "reference" if self.reference(group) is group else ""
-            rows.append((*row, reference if points is None else f"{points:+.2f}", duration(group.seconds)))
+            row += (reference if points is None else f"{points:+.2f}",)
+            row += ("", "") if group.cost is None else (f"{group.cost.bytes:,}", _told_kinds(group.cost))
+            rows.append((*row, duration(group.seconds)))
         return header, rows
 
 
@@ -206,11 +220,12 @@ def to_csv(comparison: Comparison) -> str:
                 "end_layers",
                 "epochs",
             ),
-            *("val_accuracy", "val_std", "test_accuracy", "test_std", "points_to_full_precision", "seconds"),
+            *("val_accuracy", "val_std", "test_accuracy", "test_std", "points_to_full_precision"),
+            *("bytes", "macs", "mac_kinds", "seconds"),
         )
     )
     for group in comparison.groups:
-        how, recipe = group.method, group.recipe
+        how, recipe, cost = group.method, group.recipe, group.cost
         measured = [group.accuracy(split) for split in ("val", "test")]
         numbers = [(one.mean, one.spread) if one else (None, None) for one in measured]
         writer.writerow(
@@ -219,7 +234,9 @@ def to_csv(comparison: Comparison) -> str:
                 *(how.name, how.weights, how.activations, how.ends, recipe.epochs),
                 *numbers[0],
                 *numbers[1],
-                *(comparison.points(group), group.seconds),
+                comparison.points(group),
+                *((None, None, None) if cost is None else (cost.bytes, cost.macs, _told_kinds(cost))),
+                group.seconds,
             )
         )
     return text.getvalue()
@@ -232,6 +249,12 @@ def to_markdown(comparison: Comparison) -> str:
     drawn = [f"| {' | '.join(line)} |" for line in lines]
     drawn.insert(1, "|" + "---|" * len(header))
     return "\n".join([*drawn, *(f"\n{escape(remark)}" for remark in comparison.remarks), ""])
+
+
+def _told_kinds(cost: Summary) -> str:
+    """The kinds of MACs and their shares, as "96 % 1.58x1.58, 4 % 1.58x8"."""
+    kinds = cost.kinds.items()
+    return ", ".join(f"{100 * macs / cost.macs:.3g} % {w:.3g}x{a:.3g}" for (w, a), macs in kinds)
 
 
 def _without_seed(recipe: Recipe) -> Recipe:

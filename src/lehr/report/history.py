@@ -91,7 +91,7 @@ class History:
     def windows(self) -> list[Window]:
         """When each layer's noise goes; none where there is no noise to go."""
         forward = self.below("std/forward")
-        if not any(std > 0 for values in forward.values() for std in values):
+        if not self.recipe.algorithm.anneals or not any(std > 0 for values in forward.values() for std in values):
             return []
         return self.recipe.annealing.windows_for(len(forward))
 

@@ -10,8 +10,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lehr.algorithms import ANA, FullPrecision
+from lehr.algorithms import (
+    ANA,
+    INQ,
+    LSQ,
+    TTQ,
+    TWN,
+    ABCNet,
+    BinaryConnect,
+    FullPrecision,
+    GroupNet,
+    GXNORNet,
+    XNORNet,
+)
 from lehr.algorithms.ana import STEPS
+from lehr.algorithms.gxnor_net import states
 from lehr.annealing import Power
 from lehr.training.recipe import Recipe
 
@@ -32,11 +45,34 @@ def method(recipe: Recipe) -> Method:
         case FullPrecision():
             return Method("full precision", "32 bit", "32 bit", "neither")
         case ANA() as ana:
-            name = "STE" if ana.std == 0 else f"ANA {_schedule(recipe)}"
+            straight = "BNN" if ana.weights == ana.activations == "sign" else "STE"
+            name = straight if ana.std == 0 else f"ANA {_schedule(recipe)}"
             name += "" if ana.noise == "uniform" else f", {ana.noise}"
             name += "" if ana.mode == "expectation" or ana.std == 0 else f", {ana.mode}"
-            ends = {(True, True): "both", (True, False): "first", (False, True): "last", (False, False): "neither"}
-            return Method(name, _levels(ana.weights), _levels(ana.activations), ends[ana.first, ana.last])
+            return Method(name, _levels(ana.weights), _levels(ana.activations), _ends(ana))
+        case BinaryConnect() as connect:
+            name = "BinaryConnect, stochastic" if connect.stochastic else "BinaryConnect"
+            return Method(name, "-1, 1", "32 bit", _ends(connect))
+        case TWN() as twn:
+            return Method("TWN", "-α, 0, α", "32 bit", _ends(twn))
+        case TTQ() as ttq:
+            return Method("TTQ", "-Wⁿ, 0, Wᵖ", "32 bit", _ends(ttq))
+        case LSQ() as lsq:
+            return Method("LSQ", f"{lsq.bits} bit", f"{lsq.bits} bit", f"both, {lsq.end_bits} bit weights")
+        case INQ() as inq:
+            name = "INQ" if inq.partition == "magnitude" else f"INQ, {inq.partition}"
+            weights = "-2ⁿ, 0, 2ⁿ" if inq.bits == 2 else f"{2 ** (inq.bits - 1)} powers of 2, 0"
+            return Method(name, weights, "32 bit", _ends(inq))
+        case XNORNet() as xnor:
+            name, inputs = ("XNOR-Net", "-K, K") if xnor.input_scale else ("XNOR-Net, no input scale", "-1, 1")
+            return Method(name, "-α, α", inputs, "neither")
+        case GXNORNet() as gxnor:
+            return Method("GXNOR-Net", _states(gxnor.weights), _states(gxnor.activations), _ends(gxnor))
+        case ABCNet() as abc:
+            return Method("ABC-Net", f"{abc.bases} x binary", f"{abc.activations} x binary", "neither")
+        case GroupNet() as net:
+            name = "Group-Net" if net.decomposition == "layer" else f"Group-Net, groups of {net.group}"
+            return Method(name, f"{net.branches} x binary", "-1, 1", "neither")
         case other:
             return Method(type(other).__name__, "", "", "")
 
@@ -48,8 +84,18 @@ def network(recipe: Recipe) -> str:
     return f"{model.name}{hidden}" + ("" if model.width == 1 else f" x{model.width:g}")
 
 
+def _ends(algorithm: ANA | BinaryConnect | GXNORNet | INQ | TTQ | TWN) -> str:
+    ends = {(True, True): "both", (True, False): "first", (False, True): "last", (False, False): "neither"}
+    return ends[algorithm.first, algorithm.last]
+
+
 def _levels(step: str) -> str:
     return ", ".join(f"{level:g}" for level in STEPS[step].levels)
+
+
+def _states(space: int) -> str:
+    found = states(space)
+    return ", ".join(f"{state:g}" for state in found) if len(found) <= 5 else f"{len(found)} states"
 
 
 def _schedule(recipe: Recipe) -> str:

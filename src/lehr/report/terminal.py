@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from lehr.training.recipe import Recipe
 
 _WIDTH_OF_FILES = 200  # columns, where there is no terminal to ask
+_SHARED = ("data", "network", "epochs", "runs")  # columns of a comparison that often say the same in each row
+_WORDS = ("run", "data", "network", "method", "weights", "activations", "first/last")  # columns that are no numbers
 
 
 def print_results(path: Path, results: Mapping[str, Any]) -> None:
@@ -49,6 +51,17 @@ def print_recipes(recipes: Mapping[str, Recipe]) -> None:
     _console().print(table)
 
 
+def print_methods(recipes: Mapping[str, Recipe], bases: Sequence[str]) -> None:
+    """One line a method, and what it can be trained on."""
+    table = _table(None, ("method", "weights", "activations", "what it is"), left=4)
+    for name, recipe in recipes.items():
+        how = method(recipe)
+        _add(table, name, how.weights, how.activations, recipe.description)
+    console = _console()
+    console.print(table)
+    console.print(Text(f"each is a recipe BASE-METHOD on {', '.join(bases)}, such as {bases[0]}-{[*recipes][-1]}"))
+
+
 def print_demo(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
     """The demo's networks, runs below `folder`, beside each other."""
     from lehr.summary import summarize
@@ -68,10 +81,14 @@ def print_demo(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Several runs, one line for those that differ in the seed alone."""
+    """Several runs, one line for those that differ in the seed alone; what they all share stands above the table."""
     header, rows = comparison.table()
-    table = _table(None, header, left=7)
-    for row in rows:
+    columns = list(zip(header, *rows, strict=True))
+    shared = [column for column in columns if column[0] in _SHARED and len(rows) > 1 and len(set(column[1:])) == 1]
+    own = [column for column in columns if column not in shared]
+    title = ", ".join(f"{name} {values[0]}" for name, *values in shared)
+    table = _table(title or None, [column[0] for column in own], left=sum(column[0] in _WORDS for column in own))
+    for row in list(zip(*own, strict=True))[1:]:
         _add(table, *row)
     console = _console()
     console.print(table)

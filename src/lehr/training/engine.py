@@ -106,7 +106,7 @@ def _fit(
     checkpoint: Path | None = None,
 ) -> Results | None:
     settings = recipe.annealing
-    groups = _annealed_together(model)
+    groups = _annealed_together(model) if recipe.algorithm.anneals else []
     windows = settings.windows_for(len(groups)) if groups else []
     task = Task(
         model,
@@ -143,7 +143,7 @@ def _fit(
             trainer.fit(task, datamodule=loaders, ckpt_path=checkpoint, weights_only=True)
             results = _finish(recipe, record, trainer, task, loaders)
     except SIGTERMException as stop:  # the signal came before training began
-        raise Interrupted(signal.SIGTERM, record.folder.path) from stop
+        raise Interrupted.training(signal.SIGTERM, record.folder.path) from stop
     except (Diverged, Interrupted):
         if is_main_process():
             raise
@@ -183,9 +183,10 @@ def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> 
 
 
 def _finish(recipe: Recipe, record: Record, trainer: L.Trainer, task: Task, loaders: Loaders) -> Results:
-    """BatchNorm re-estimation if asked for, validation and test once, the final network, the results."""
+    """What the algorithm does last, BatchNorm re-estimation if asked for, validation and test once, the results."""
     results: Results = {}
     task.results = {}
+    recipe.algorithm.after_training_(task.model)
     if recipe.batchnorm_batches:
         trainer.validate(task, datamodule=loaders, verbose=False)
         results |= {name.replace("/", "/running_"): value for name, value in task.results.items()}

@@ -21,6 +21,11 @@ class Diverged(Exception):
 class Interrupted(BaseException):
     """The process was told to stop; not an `Exception`, so that nothing on the way takes it for a failure."""
 
-    def __init__(self, signum: int, run: Path) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}; continue with: lehr train --resume {run}")
+    def __init__(self, signum: int, remedy: str) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}; {remedy}")
         self.signum = signum
+
+    @classmethod
+    def training(cls, signum: int, run: Path) -> Interrupted:
+        """While the run in this folder was trained."""
+        return cls(signum, f"continue with: lehr train --resume {run}")

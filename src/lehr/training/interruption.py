@@ -48,7 +48,7 @@ class StopAtOnce(L.Callback):
             launcher = trainer.strategy.launcher
             if isinstance(launcher, _SubprocessScriptLauncher):
                 launcher.kill(signal.SIGKILL)  # they write nothing, and would wait for this process
-            raise Interrupted(signum, self.run)
+            raise Interrupted.training(signum, self.run)
 
         for one in _SIGNALS:
             signal.signal(one, stop)

@@ -21,7 +21,7 @@ _LISTED_LEVELS = 16  # of more levels the shares would drown the other columns
 
 
 def quantizers_of(model: nn.Module) -> dict[str, Quantizer]:
-    """The quantizers of weights and activations, by path."""
+    """The quantizers of weights and activations under noise, by path."""
     return {path: module for path, module in model.named_modules() if isinstance(module, Quantizer)}
 
 
@@ -46,13 +46,7 @@ def noise(model: nn.Module) -> dict[str, float]:
 @torch.no_grad()
 def level_codes(model: nn.Module) -> dict[str, Tensor]:
     """Of each quantized layer the index of every weight's level, without noise."""
-    codes = {}
-    for path, layer in quantized_layers(model):
-        quantizer = layer.quantizer
-        weight = layer.weight if quantizer.scale is None else layer.weight / quantizer.scale
-        thresholds = torch.tensor(quantizer.step.thresholds, dtype=weight.dtype, device=weight.device)
-        codes[path] = torch.bucketize(weight.contiguous(), thresholds, right=True, out_int32=True).to(torch.uint8)
-    return codes
+    return {path: layer.quantizer.codes(layer.weight) for path, layer in quantized_layers(model)}
 
 
 def level_shares(model: nn.Module, codes: dict[str, Tensor]) -> dict[str, float]:

@@ -1,11 +1,19 @@
 """Recipes as YAML: those shipped with the package, a user's own, and their keys on the command line.
 
+A method is a small YAML file in recipes/methods: its algorithm, what it says of itself, and `like`, the shipped recipe
+of each data set that the rest is taken from: "fp" for a method that starts from weights as float networks have them,
+"ana" for one whose shadow weights live between the levels, with the learning rate and the schedule of the noise that
+suit those. So `fashion-mnist-bnn` is `fashion-mnist-ana` with the settings of bnn.yaml, and every method has the same
+images, network and epochs.
+
 jsonargparse makes the parser from the types of `Recipe`: an unknown key, a value of the wrong type or out of range is
 an error that names it.
 
 >>> recipe = named("digits-ana")
 >>> recipe.data.name, named("digits-ana", ["--epochs", "3"]).epochs
 ('digits', 3)
+>>> named("digits-bnn").epochs == named("digits-ana").epochs
+True
 """
 
 from __future__ import annotations
@@ -19,11 +27,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
 from lehr.algorithms import Algorithm
 from lehr.annealing import Law
 from lehr.training.recipe import Recipe
+
+_TWINS = ("fp", "ana")
 
 
 class RecipeError(ValueError):
@@ -35,18 +46,33 @@ def names() -> list[str]:
     return sorted(path.name.removesuffix(".yaml") for path in _shipped().iterdir() if path.name.endswith(".yaml"))
 
 
+def methods() -> list[str]:
+    """The methods there are; each makes a recipe BASE-METHOD of each base."""
+    return [*_TWINS, *sorted(path.stem for path in _methods().glob("*.yaml"))]
+
+
+def bases() -> list[str]:
+    """What methods can be compared on: the shipped recipes that come as twins, one float and one quantized."""
+    there = names()
+    firsts = [name.removesuffix("-fp") for name in there if name.endswith("-fp")]
+    return [base for base in firsts if all(f"{base}-{twin}" in there for twin in _TWINS)]
+
+
 def named(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """A shipped recipe by name, or a YAML file by path, with keys overridden as on the command line."""
+    """A shipped recipe or BASE-METHOD by name, or a YAML file by path, with keys overridden as on the command line."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise RecipeError(f"there is no recipe file {path}")
         return _parse(path.read_text(), overrides, name)
-    if name not in names():
-        close = difflib.get_close_matches(name, names(), n=1)
-        hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names())}, or give a .yaml file"
-        raise RecipeError(f"no recipe is called {name!r}{hint}")
-    return _parse((_shipped() / f"{name}.yaml").read_text(), overrides, name)
+    if name in names():
+        return _parse((_shipped() / f"{name}.yaml").read_text(), overrides, name)
+    made = {f"{base}-{method}": (base, method) for base in bases() for method in methods()}
+    if name in made:
+        return _parse(_composed(*made[name]), overrides, name)
+    close = difflib.get_close_matches(name, [*names(), *made], n=1)
+    hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names())}, or give a .yaml file"
+    raise RecipeError(f"no recipe is called {name!r}{hint}")
 
 
 def read(path: Path) -> Recipe:
@@ -67,6 +93,25 @@ def dump(recipe: Recipe) -> str:
 def keys() -> str:
     """Every key of a recipe with its type and what it is unless given, as help for the command line."""
     return _parser().format_help()
+
+
+def _composed(base: str, method: str) -> str:
+    """The twin of the base that the method is like, with the method's own settings."""
+    settings = yaml.safe_load((_methods() / f"{method}.yaml").read_text())
+    twin = yaml.safe_load((_shipped() / f"{base}-{settings.pop('like')}.yaml").read_text())
+    twin.pop("result", None)
+    return yaml.safe_dump(_merged(twin, settings))
+
+
+def _merged(below: Any, above: Any) -> Any:
+    """Key by key, `above` over `below`; a class that is named is taken whole, with none of another's settings.
+
+    >>> _merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+    {'a': {'b': 3, 'c': 2}}
+    """
+    if not isinstance(below, dict) or not isinstance(above, dict) or "class_path" in above:
+        return above
+    return {**below, **{key: _merged(below.get(key), value) for key, value in above.items()}}
 
 
 def _flags(kind: type, prefix: str = "--") -> set[str]:
@@ -114,3 +159,7 @@ def _plain(value: Any) -> Any:
 
 def _shipped() -> Path:
     return Path(str(resources.files("lehr"))) / "recipes"
+
+
+def _methods() -> Path:
+    return _shipped() / "methods"

@@ -105,6 +105,14 @@ def evaluate(path: Path, device: torch.device | str | None = None) -> dict[str, 
     return results
 
 
+def untrained_network(path: Path) -> tuple[nn.Module, Tensor]:
+    """The network of a run as it was before training, in eval mode, and an image for it; no checkpoint is needed."""
+    folder = RunFolder.open(path)
+    images = _images(folder)
+    model = build(read(folder.recipe), images).eval()
+    return model, torch.zeros(1, *images.shape, dtype=torch.uint8)
+
+
 def network_of(name: str) -> tuple[nn.Module, Tensor]:
     """The network of a run, or of a recipe before training, in eval mode, and an image for it."""
     path = Path(name)

@@ -1,0 +1,161 @@
+"""Group-Net (Zhuang et al., "Structured Binary Neural Networks ...", CVPR 2019; arXiv 1811.10413): binary branches.
+
+A part of a float network is replaced by K parts of the same structure with binary weights and inputs, whose outputs are
+added with learned scales (its Section 3.2)::
+
+    F(x) ~ Σ_i λ_i G_i(x)
+
+`decomposition="layer"` (3.2.1) does so for each layer by itself, what follows it being shared; `"group"` (3.2.2) for
+groups of `group` layers with all that stands between them, BatchNorm and activations included, so that branches differ
+in depth, not only in width. The binarization is (3.1): weights α sign(w) with α = mean |w| of each filter, straight
+through; activations sign(x) with the derivative 2 - 2|x| on [-1, 1], which is triangular backward noise. The first and
+the last layer stay in full precision. The gates that learn which group reads which (3.2.3) are for residual networks
+and are not here.
+
+>>> import torch, lehr
+>>> model = lehr.models.MLP((1, 8, 8), hidden=(64, 64))
+>>> print(GroupNet(branches=3).convert_(model))
+module    was     now        levels  why
+layers.1  Linear  kept               first layer
+layers.3  ReLU    Quantizer  2
+layers.4  Linear  Branches           3 binary branches
+layers.6  ReLU    kept               its layer stays
+layers.7  Linear  kept               last layer
+>>> len(model.layers[4].branches)
+3
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lehr.algorithms.algorithm import Algorithm
+from lehr.algorithms.sequence import QUANTIZED, Block, Layer, Place, become_, inner_blocks, reporter
+from lehr.algorithms.xnor_net import ScaledSign, fit_scales_
+from lehr.convert import ACTIVATIONS, Conversion
+from lehr.layers import Quantizer
+from lehr.multistep import MultiStep
+from lehr.noise import Dirac, Triangular
+
+_DERIVATIVE = Triangular.half_width(1)
+
+
+class Branches(nn.Module):
+    """Σ_i λ_i branch_i(x)."""
+
+    def __init__(self, branches: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+        like = next(self.branches[0].parameters())
+        self.scales = nn.Parameter(like.new_full((len(branches),), 1 / len(branches)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The weighted sum."""
+        total = self.branches[0](x) * self.scales[0]
+        for index in range(1, len(self.branches)):
+            total = total + self.branches[index](x) * self.scales[index]
+        return total
+
+
+@dataclass(frozen=True)
+class GroupNet(Algorithm):
+    """`branches` is K; `decomposition` says of what, single layers or groups of `group` of them."""
+
+    branches: int = 5
+    decomposition: Literal["layer", "group"] = "layer"
+    group: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("branches", "group"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.decomposition not in ("layer", "group"):
+            raise ValueError(f"decomposition must be layer or group, got {self.decomposition!r}")
+
+    @torch.no_grad()
+    def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
+        """Decompose the inner layers of a sequential model into binary branches.
+
+        New branches have weights of their own. Of a `trained` network the first branch is the network's, and the
+        others are copies of it with noise of its weights' size added before the sign: their mean is closer to the
+        weights than one sign is.
+        """
+        blocks = inner_blocks(model, "Group-Net")
+        if self.decomposition == "group":
+            _check_sequential(blocks)
+        report = reporter(model, blocks)
+        notes: dict[str, str] = {}
+        for part in self._parts(blocks):
+            for block in part:
+                block.activation.put(Quantizer(MultiStep.sign(), Dirac(), _DERIVATIVE))
+            segment = _segment(part) if self.decomposition == "group" else (part[0].layer,)
+            notes |= {place.path: f"in {segment[0].path}" for place in segment}
+            notes[segment[0].path] = f"{self.branches} binary branches"
+            self._decompose_(segment, trained=trained)
+        return report(notes)
+
+    def after_step_(self, model: nn.Module) -> None:
+        """The scales of the new weights."""
+        fit_scales_(model)
+
+    def _parts(self, blocks: list[Block]) -> list[list[Block]]:
+        """The blocks that are decomposed together; those of a group stand in one sequence."""
+        size = self.group if self.decomposition == "group" else 1
+        parts: list[list[Block]] = []
+        for block in blocks:
+            parents = {place.parent for place in (block.layer, *block.between)}
+            if parts and len(parts[-1]) < size and parents == {parts[-1][-1].layer.parent}:
+                parts[-1].append(block)
+            else:
+                parts.append([block])
+        return parts
+
+    def _decompose_(self, segment: Sequence[Place], *, trained: bool) -> None:
+        first, *rest = segment
+        module = nn.Sequential(OrderedDict((place.name, place.module) for place in segment)) if rest else first.module
+        branches = [module, *(copy.deepcopy(module) for _ in range(self.branches - 1))]
+        for branch in branches:
+            for layer in branch.modules():
+                if isinstance(layer, Layer):
+                    if branch is not module:
+                        _vary_(layer, trained=trained)
+                    become_(layer, QUANTIZED)
+                    layer.quantizer = ScaledSign(layer.weight, straight_through=True).train(layer.training)
+        for place in rest:
+            del place.parent._modules[place.name]
+        first.put(Branches(branches))
+
+
+def _vary_(layer: Layer, *, trained: bool) -> None:
+    """Make a copy differ: weights with noise, or new ones."""
+    if trained:
+        layer.weight += torch.randn_like(layer.weight) * layer.weight.std(correction=0)
+    else:
+        layer.reset_parameters()
+
+
+def _segment(part: list[Block]) -> tuple[Place, ...]:
+    """A group: from its first layer to what stands before the activation behind its last."""
+    inside = [place for block in part[1:] for place in (*block.between, block.layer)]
+    after: list[Place] = []
+    for place in part[-1].after:
+        if place.parent is not part[-1].layer.parent or isinstance(place.module, (*ACTIVATIONS, Quantizer)):
+            break
+        after.append(place)
+    return part[0].layer, *inside, *after
+
+
+def _check_sequential(blocks: list[Block]) -> None:
+    for block in blocks:
+        if not isinstance(block.layer.parent, nn.Sequential):
+            raise ValueError(
+                f"groups are cut out of an nn.Sequential, but {block.layer.path} stands in a "
+                f"{type(block.layer.parent).__name__}: put its layers into one, or decompose by layer"
+            )

@@ -1,0 +1,166 @@
+"""Incremental Network Quantization (Zhou et al., ICLR 2017): weights frozen at powers of two, group after group.
+
+A layer whose largest weight has size s gets the levels ±2^n1, ..., ±2^n2 and 0 (eq. 1-3)::
+
+    n1 = floor(log2(4 s / 3)),    n2 = n1 + 1 - 2^(bits-2)
+
+so 2 bits are ternary, and a weight goes to the nearest of them (eq. 4). With so few levels that n1 leaves almost all
+weights at 0; `top="least-error"` takes the n1 with the least squared error instead.
+
+Training begins in full precision (or from a trained network, with `delay=0`); then, again and again, a larger share of
+each layer's weights is frozen at its levels while the rest goes on to learn and makes up for it (Section 2.2): the
+largest weights first ("magnitude", the paper's pruning-inspired partition), or any ("random"). Frozen weights never
+move again. Evaluated is always the network with all weights at their levels. Activations stay as they are.
+
+>>> INQ(portions=(0.5, 1.0), delay=0.5).share(4, 10), INQ(portions=(0.5, 1.0), delay=0.5).share(8, 10)
+(0.0, 1.0)
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lehr.algorithms.algorithm import Algorithm, quantized_layers
+from lehr.convert import Conversion, quantize_
+from lehr.layers import AbstractQuantizer
+from lehr.multistep import MultiStep
+
+Partition = Literal["magnitude", "random"]
+Top = Literal["largest", "least-error"]
+_LOWER_TOPS = 8  # that are tried: the highest level between 2^n1 and 2^(n1 - 7)
+
+
+class PowersOfTwo(AbstractQuantizer):
+    """Weights at 0 and ±scale/2^k, scale a power of two; `frozen` holds those that stay, and NaN for the others."""
+
+    scale: Tensor  # pyright: ignore[reportIncompatibleVariableOverride] - there always is one
+    frozen: Tensor
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        sizes = [2.0**-k for k in reversed(range(2 ** (bits - 2)))]
+        levels = [*(-size for size in reversed(sizes)), 0.0, *sizes]
+        self.step = MultiStep(tuple((a + b) / 2 for a, b in itertools.pairwise(levels)), tuple(levels))
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("frozen", torch.full((), torch.nan))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """While training the weights that are still free as they are; in eval mode all at their levels."""
+        if self.training:
+            return torch.where(self.frozen.isnan(), x, self.frozen)
+        return self.step(x / self.scale) * self.scale
+
+    @torch.no_grad()
+    def fit_(self, weight: Tensor, top: Top) -> None:
+        """Choose n1 for these weights, as long as none is frozen."""
+        if self.frozen.shape != weight.shape:
+            self.frozen = torch.full_like(weight, torch.nan)
+        if not bool(self.frozen.isnan().all()):
+            return
+        largest = weight.abs().max().double().clamp(min=2.0**-60)
+        tops = torch.exp2(torch.floor(torch.log2(4 * largest / 3)) - torch.arange(_LOWER_TOPS, device=weight.device))
+        tops = tops.to(self.scale.dtype)
+        if top == "least-error":
+            errors = [(weight - self.step(weight / unit) * unit).square().sum() for unit in tops]
+            tops = tops[torch.stack(errors).argmin() :]
+        self.scale.copy_(tops[0])
+
+    @torch.no_grad()
+    def freeze_(self, weight: Tensor, share: float, order: Tensor) -> None:
+        """Freeze so large a share of the weights: first those that are, then those first in `order`, highest first."""
+        count = round(share * weight.numel())
+        first = torch.where(self.frozen.isnan(), order, torch.inf).flatten().topk(count).indices
+        chosen = torch.zeros(weight.numel(), dtype=torch.bool, device=weight.device)
+        chosen[first] = True
+        levels = self.step(weight / self.scale) * self.scale
+        new = chosen.reshape(weight.shape) & self.frozen.isnan()
+        self.frozen.copy_(torch.where(new, levels, self.frozen))
+        self.hold_(weight)
+
+    @torch.no_grad()
+    def hold_(self, weight: Tensor) -> None:
+        """Put the frozen weights back: momentum and weight decay move weights without a gradient too."""
+        weight.copy_(torch.where(self.frozen.isnan(), weight, self.frozen))
+
+    def extra_repr(self) -> str:
+        """Levels, scale and how much is frozen."""
+        share = 1 - self.frozen.isnan().float().mean()
+        return f"{len(self.levels)} levels up to {self.scale:g}, {share:.1%} frozen"
+
+
+@dataclass(frozen=True)
+class INQ(Algorithm):
+    """Weights of `bits` bits, frozen in `portions` (accumulated shares, Section 3.1), chosen by `partition`.
+
+    `top` says how n1, the highest level, is chosen: by the "largest" weight (eq. 2) or by "least-error".
+
+    The first portion is frozen after the share `delay` of training, the others in equal distances over the rest of it.
+    """
+
+    bits: int = 5
+    partition: Partition = "magnitude"
+    top: Top = "largest"
+    portions: tuple[float, ...] = (0.5, 0.75, 0.875, 1.0)
+    delay: float = 0.5
+    first: bool = True
+    last: bool = True
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 6:
+            raise ValueError(f"bits must be between 2, which is ternary, and 6, got {self.bits}")
+        rising = all(a < b for a, b in itertools.pairwise((0.0, *self.portions)))
+        if not self.portions or not rising or self.portions[-1] != 1:
+            raise ValueError(f"portions must rise from above 0 to 1, where all weights are frozen, got {self.portions}")
+        if not 0 <= self.delay < 1:
+            raise ValueError(f"delay is a share of the training in [0, 1), got {self.delay}")
+
+    def share(self, epoch: int, epochs: int) -> float:
+        """How large a share of the weights is frozen in `epoch`, counted from 0."""
+        pause = (1 - self.delay) / len(self.portions)
+        begun = [share for k, share in enumerate(self.portions) if epoch >= int((self.delay + k * pause) * epochs)]
+        return begun[-1] if begun else 0.0
+
+    def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
+        """Prepare the weights to be frozen; those that are there are kept, trained or not."""
+        conversion = quantize_(
+            model,
+            weights=PowersOfTwo(self.bits),
+            activations=None,
+            skip_first=not self.first,
+            skip_last=not self.last,
+            scale="fixed",
+        )
+        for _, quantizer, weight in _quantizers(model):
+            quantizer.fit_(weight, self.top)
+        return conversion
+
+    def before_epoch_(self, model: nn.Module, epoch: int, epochs: int) -> None:
+        """Freeze the weights whose time has come."""
+        share = self.share(epoch, epochs)
+        for path, quantizer, weight in _quantizers(model):
+            quantizer.fit_(weight, self.top)
+            if share:
+                quantizer.freeze_(weight, share, self._order(weight, f"{path} {epoch}"))
+
+    def after_step_(self, model: nn.Module) -> None:
+        """Hold the frozen weights."""
+        for _, quantizer, weight in _quantizers(model):
+            quantizer.hold_(weight)
+
+    def _order(self, weight: Tensor, name: str) -> Tensor:
+        """What is frozen first: the highest. At random by a generator of its own, the same in every process."""
+        if self.partition == "magnitude":
+            return weight.detach().abs()
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        return torch.rand(weight.shape, generator=generator).to(weight.device)
+
+
+def _quantizers(model: nn.Module) -> list[tuple[str, PowersOfTwo, Tensor]]:
+    layers = quantized_layers(model)
+    return [(p, layer.quantizer, layer.weight) for p, layer in layers if isinstance(layer.quantizer, PowersOfTwo)]

@@ -1,0 +1,118 @@
+"""Learned Step Size Quantization (Esser et al., ICLR 2020): uniform levels whose step is a parameter.
+
+With Q_N and Q_P levels below and above 0 and the step s, a value is v̂ = s round(clip(v/s, -Q_N, Q_P)) (eq. 1, 2). The
+paper's gradients are those of the estimator lehr has anyway: rounding as a multi-step function, its gradient under
+uniform noise of half a level, and s outside it, differentiated by the product rule (eq. 3 and 5)::
+
+    dv̂/ds = round(v/s) - v/s  between -Q_N and Q_P,  -Q_N below,  Q_P above;      dv̂/dv = 1 between,  0 outside
+
+The gradient of s is multiplied with g = 1/√(N Q_P), N being the weights of the layer or the features of an image
+(Section 2.2). A step starts at 2 E|v|/√Q_P (Section 2.1): with the weights that are there; with E|v| = 1/√(2π) for
+activations, that of max(v, 0) for the normal v that BatchNorm gives, where the paper takes the first batch.
+
+Weights are signed, Q_N = 2^(bits-1) and Q_P = Q_N - 1; activations unsigned, Q_N = 0 and Q_P = 2^bits - 1, so that the
+quantizer is the ReLU too. The weights of the first and last layer have `end_bits` (Section 2.3: 8).
+
+>>> import torch
+>>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+>>> print(LSQ(bits=2).convert_(model))
+module  was     now          levels  why
+0       Linear  Linear       256
+1       ReLU    LearnedStep  4
+2       Linear  Linear       4
+3       Linear  Linear       256
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lehr.algorithms.algorithm import Algorithm, quantized_layers
+from lehr.algorithms.learned_scale import LearnedScale
+from lehr.convert import Conversion, quantize_
+from lehr.expectation import quantize_with
+from lehr.layers import AbstractQuantizer
+from lehr.multistep import MultiStep
+from lehr.noise import Dirac, Uniform
+
+_HALF_A_LEVEL = float(Uniform.half_width(0.5).std)
+_NORMAL_RELU = 1 / math.sqrt(2 * math.pi)  # E max(v, 0), v normal
+
+
+class LearnedStep(AbstractQuantizer):
+    """s round(clip(x/s)) with a learned s, `scale`; of weights (`signed`) or of a batch of activations."""
+
+    def __init__(self, bits: int, *, signed: bool) -> None:
+        super().__init__()
+        self.step = MultiStep.uniform(bits, signed)
+        self.signed = signed
+        self.learned = LearnedScale()
+        self.start_(torch.tensor(_NORMAL_RELU))
+
+    @property
+    def scale(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride] - nobody sets it
+        """The present step."""
+        return self.learned.value
+
+    def start_(self, size: Tensor) -> None:
+        """Begin with the step for values of this mean size."""
+        self.learned.start_(2 * size / math.sqrt(self.levels[-1]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Quantize."""
+        count = x.numel() if self.signed else x[0].numel()
+        scale = self.learned(1 / math.sqrt(count * self.levels[-1]))
+        rounded = quantize_with(x / scale, self.step, Dirac, 0.0, 0.0, Uniform, 0.0, _HALF_A_LEVEL, "expectation")
+        return rounded * scale
+
+    def extra_repr(self) -> str:
+        """Levels and present step."""
+        return f"{len(self.levels)} levels from {self.levels[0]:g}, step={self.scale:.4g}"
+
+
+@dataclass(frozen=True)
+class LSQ(Algorithm):
+    """Weights and activations of `bits` bits, the weights of the first and last layer of `end_bits`."""
+
+    bits: int = 2
+    end_bits: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("bits", "end_bits"):
+            if not 2 <= getattr(self, name) <= 8:
+                raise ValueError(f"{name} must be between 2 and 8, got {getattr(self, name)}")
+
+    def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
+        """Quantize weights and activations; the weights that are there are kept, trained or not."""
+        conversion = quantize_(
+            model,
+            weights=LearnedStep(self.bits, signed=True),
+            activations=LearnedStep(self.bits, signed=False),
+            scale="fixed",
+        )
+        layers = dict(quantized_layers(model))
+        ends = {next(iter(layers)), next(reversed(layers))}
+        for path in ends:
+            kind = layers[path].weight
+            layers[path].quantizer = LearnedStep(self.end_bits, signed=True).to(kind.device, kind.dtype)
+        for layer in layers.values():
+            assert isinstance(layer.quantizer, LearnedStep)
+            layer.quantizer.start_(layer.weight.abs().mean())
+        changes = (
+            dataclasses.replace(change, levels=len(layers[change.module].quantizer.levels))
+            if change.module in ends and change.module in layers
+            else change
+            for change in conversion.changes
+        )
+        return Conversion(tuple(changes))
+
+    def after_step_(self, model: nn.Module) -> None:
+        """Keep the steps positive."""
+        for module in model.modules():
+            if isinstance(module, LearnedScale):
+                module.keep_positive_()

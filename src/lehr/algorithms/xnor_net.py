@@ -1,0 +1,227 @@
+"""XNOR-Net (Rastegari et al., ECCV 2016; arXiv 1603.05279): binary weights and inputs, each with a scale.
+
+A filter W of n weights is approximated by α B with B = sign(W) (eq. 4) and α = |W|_1 / n (eq. 6). The input I of a
+convolution is binarized inside it, and each position gets the scale of the input it sees (Section 3.2, eq. 11)::
+
+    I * W ~ (sign(I) * sign(W)) ⊙ K α,    K = A * k,    A = mean over channels of |I|,    k = 1 / (width height)
+
+so that K is the mean of |I| under the filter; the one number mean |I| for a fully connected layer (eq. 10). A block is
+BatchNorm - binarize - convolve - pool (Section 3.2, Fig. 3): pools that stand behind an activation are moved to right
+behind the layer before it. The first and the last layer stay in full precision. The weight's gradient goes through its
+scale (Section 3.1), with sign differentiated as 1 on [-1, 1]::
+
+    ∂C/∂W_i = ∂C/∂W̃_i (1/n + α ∂sign/∂W_i)
+
+which keeps of the derivative of α only W_i's effect on W̃_i itself.
+
+K is a float at every position, so a network with it cannot run as integers. With `input_scale=False`, as in the code
+the authors published, there is no K, and between its ends the network does.
+
+>>> import torch, lehr
+>>> model = lehr.models.MLP((1, 8, 8), hidden=(64, 64))
+>>> print(XNORNet().convert_(model))
+module    was     now                levels  why
+layers.1  Linear  kept                       first layer
+layers.3  ReLU    Identity                   binarized in layers.4
+layers.4  Linear  InputScaledLinear  2
+layers.6  ReLU    kept                       its layer stays
+layers.7  Linear  kept                       last layer
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lehr.algorithms.algorithm import Algorithm, quantized_layers
+from lehr.algorithms.sequence import LAYERS, QUANTIZED, Block, become_, inner_blocks, reporter
+from lehr.convert import Conversion
+from lehr.expectation import quantize_with
+from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Conv3d, Linear, Quantizer, gradient_of
+from lehr.multistep import MultiStep
+from lehr.noise import Dirac, Uniform
+
+_SIGN = MultiStep.sign()
+_WINDOW = Uniform.half_width(1)  # sign's derivative, 1 on [-1, 1]: Corollary 1
+_POOLS = (
+    nn.modules.pooling._MaxPoolNd,
+    nn.modules.pooling._AvgPoolNd,
+    nn.modules.pooling._AdaptiveAvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+)
+
+
+class ScaledSign(AbstractQuantizer):
+    """α sign(w) with α = mean |w| of each filter, kept in `scale`, which `fit_` must follow each change of the weights.
+
+    The gradient is Section 3.1's, or with `straight_through` that of w itself.
+    """
+
+    scale: Tensor  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, weight: Tensor, *, straight_through: bool = False) -> None:
+        super().__init__()
+        self.step = _SIGN
+        self.straight_through = straight_through
+        self.register_buffer("scale", weight.new_empty(len(weight), *[1] * (weight.ndim - 1)))
+        self.fit_(weight)
+
+    @torch.no_grad()
+    def fit_(self, weight: Tensor) -> None:
+        """Eq. 6; of a filter that is all 0 the least positive number, so that dividing by it is defined."""
+        scale = weight.abs().flatten(1).mean(1).clamp_min(torch.finfo(weight.dtype).tiny)
+        self.scale.copy_(scale.reshape(self.scale.shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """α sign(x)."""
+        if self.straight_through:
+            return self.scale * self.step(x) + gradient_of(x)
+        sign = quantize_with(x, self.step, Dirac, 0.0, 0.0, Uniform, 0.0, _WINDOW.std, "expectation")
+        return self.scale * sign + gradient_of(x) / x[0].numel()
+
+    def extra_repr(self) -> str:
+        """The levels, and the gradient if it is not XNOR-Net's."""
+        return f"{self.step}, scale of each filter" + (", straight through" if self.straight_through else "")
+
+
+class _InputScaled(nn.Module, abc.ABC):
+    """What the layers below share: they binarize their input, and multiply by the scale of what each output sees."""
+
+    activation: Quantizer
+    quantizer: AbstractQuantizer
+    weight: Tensor
+    bias: Tensor | None
+    not_integer = (
+        "its input scale K is a float for each position, which no integer network computes",
+        "train with XNORNet(input_scale=False)",
+    )
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Eq. 11."""
+        sums = self._sums(self.activation(input), self.quantizer(self.weight)) * self._input_scale(input)
+        return sums if self.bias is None else sums + self.bias.reshape(-1, *[1] * (self.weight.ndim - 2))
+
+    @abc.abstractmethod
+    def _sums(self, input: Tensor, weight: Tensor) -> Tensor:
+        """The layer without its bias."""
+
+    @abc.abstractmethod
+    def _input_scale(self, input: Tensor) -> Tensor:
+        """K, to be multiplied with those sums."""
+
+
+class InputScaledLinear(_InputScaled, Linear):
+    """`lehr.Linear` of a binarized input, with its scale."""
+
+    def _sums(self, input: Tensor, weight: Tensor) -> Tensor:
+        return nn.functional.linear(input, weight)
+
+    def _input_scale(self, input: Tensor) -> Tensor:
+        return input.abs().mean(-1, keepdim=True)
+
+
+class _InputScaledConv(_InputScaled, nn.modules.conv._ConvNd):
+    def _sums(self, input: Tensor, weight: Tensor) -> Tensor:
+        return self._conv_forward(input, weight, None)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _input_scale(self, input: Tensor) -> Tensor:
+        # One map for each group of channels: without groups, one.
+        size = tuple(self.weight.shape[2:])
+        magnitude = input.abs().unflatten(1, (self.groups, -1)).mean(2)
+        box = input.new_full((self.groups, 1, *size), 1 / math.prod(size))
+        scale = self._sums(magnitude, box)
+        return scale if self.groups == 1 else scale.repeat_interleave(self.out_channels // self.groups, 1)
+
+
+class InputScaledConv1d(_InputScaledConv, Conv1d):
+    """`lehr.Conv1d` of a binarized input, with its scale map."""
+
+
+class InputScaledConv2d(_InputScaledConv, Conv2d):
+    """`lehr.Conv2d` of a binarized input, with its scale map."""
+
+
+class InputScaledConv3d(_InputScaledConv, Conv3d):
+    """`lehr.Conv3d` of a binarized input, with its scale map."""
+
+
+_INPUT_SCALED: dict[type[nn.Module], type[nn.Module]] = dict(
+    zip(LAYERS, (InputScaledLinear, InputScaledConv1d, InputScaledConv2d, InputScaledConv3d), strict=True)
+)
+
+
+@dataclass(frozen=True)
+class XNORNet(Algorithm):
+    """Binary weights with a scale for each filter, binary inputs with a scale map; ends in full precision.
+
+    Without `input_scale` there is no K, and the network runs as integers between its ends.
+    """
+
+    input_scale: bool = True
+
+    def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
+        """Binarize the inner layers of a sequential model and their inputs; the weights stay, trained or new."""
+        blocks = inner_blocks(model, "XNOR-Net")
+        report = reporter(model, blocks)
+        for block in blocks:
+            _check_normalised(block)
+            _pool_first_(block)
+        for block in blocks:
+            layer = block.layer.module
+            assert isinstance(layer.weight, Tensor)
+            sign = Quantizer(_SIGN, Dirac(), _WINDOW)
+            if self.input_scale:
+                block.activation.put(nn.Identity())
+                become_(layer, _INPUT_SCALED)
+                layer.activation = sign.train(layer.training)
+            else:
+                block.activation.put(sign)
+                become_(layer, QUANTIZED)
+            layer.quantizer = ScaledSign(layer.weight).train(layer.training)
+        notes = {block.activation.path: f"binarized in {block.layer.path}" for block in blocks}
+        return report(notes if self.input_scale else {})
+
+    def after_step_(self, model: nn.Module) -> None:
+        """The scales of the new weights."""
+        fit_scales_(model)
+
+
+def fit_scales_(model: nn.Module) -> None:
+    """Eq. 6 for every layer that has such a scale."""
+    for _, layer in quantized_layers(model):
+        if isinstance(layer.quantizer, ScaledSign):
+            layer.quantizer.fit_(layer.weight)
+
+
+def _check_normalised(block: Block) -> None:
+    before = block.between[: block.between.index(block.activation)]
+    if not any(isinstance(place.module, _BatchNorm) for place in before):
+        raise ValueError(
+            f"a block of XNOR-Net is BatchNorm - binarize - convolve - pool, but no BatchNorm stands before "
+            f"{block.activation.path}, whose place the binarization takes: add one"
+        )
+
+
+def _pool_first_(block: Block) -> None:
+    """Move the pools behind a block's activation to right behind the layer before it, under their old names."""
+    behind = block.between[block.between.index(block.activation) + 1 :]
+    pools = [place for place in behind if isinstance(place.module, _POOLS)]
+    if not pools:
+        return
+    parent = block.activation.parent
+    for place in pools:
+        if place.parent is not parent or not isinstance(parent, nn.Sequential):
+            raise ValueError(
+                f"a block of XNOR-Net is BatchNorm - binarize - convolve - pool, but {place.path} pools behind "
+                f"{block.activation.path} and cannot be moved: put both into one nn.Sequential, or pool first"
+            )
+    start = next(place.name for place in block.between if place.parent is parent)
+    late = [place.name for place in pools]
+    names = list(parent._modules)
+    for name in (*late, *(name for name in names[names.index(start) :] if name not in late)):
+        parent.add_module(name, parent._modules.pop(name))  # now the last
