@@ -105,7 +105,7 @@ def _commands_page() -> str:
 
     lines = ["# Commands", "", "What `lehr COMMAND --help` prints.", ""]
     before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = "88"
     try:
         for word in COMMANDS:
             with contextlib.redirect_stdout(io.StringIO()) as printed:
