@@ -17,6 +17,7 @@ def test_a_run_folder_gives_its_errors_after_each_epoch_and_its_windows(tmp_path
     assert curve.label == "ana"
     assert curve.epochs == [1, 2, 3]
     assert curve.windows == (Window(0, 10), Window(10, 20))
+    assert curve.data == "digits"
     axes = validation_error([curve]).axes[0]
     assert [np.asarray(data).tolist() for data in axes.lines[0].get_data()] == [[1, 3], [75, 25]]
     assert [text.get_text() for text in axes.texts] == ["1", "2"]
@@ -35,6 +36,28 @@ def test_runs_of_one_schedule_share_a_panel_and_full_precision_is_in_all():
     alone = validation_error(runs[:1]).axes
     assert len(alone) == 1
     assert not alone[0].patches
+
+
+def test_runs_on_other_data_have_a_panel_of_their_own():
+    def run(label, data, error, windows=()):
+        return Curve(label, [1, 2], [error, error], tuple(windows), data)
+
+    runs = [run("a", "digits", 0.1, hierarchical(2, 1)), run("b", "cifar10", 0.6), run("c", "digits", 0.1)]
+    panels = validation_error(runs).axes
+    assert [[line.get_label() for line in axes.lines] for axes in panels] == [["a", "c"], ["b"]]
+    assert panels[0].get_ylim()[1] < 60 < panels[1].get_ylim()[1]
+
+
+def test_every_curve_is_inside_its_panel():
+    runs = [Curve("a", [1], [0.1], tuple(hierarchical(2, 1))), Curve("b", [1], [0.9], tuple(hierarchical(2, 2)))]
+    assert all(axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 90 for axes in validation_error(runs).axes)
+
+
+def test_windows_too_narrow_for_their_numbers_are_told_in_words():
+    curve = Curve("run", [1, 100], [0.5, 0.4], tuple(hierarchical(9, 0.5)))
+    axes = validation_error([curve]).axes[0]
+    assert not axes.texts
+    assert axes.get_title(loc="left") == "shaded: layers 1 to 9, one after the other"
 
 
 def test_an_odd_panel_out_is_not_shown():

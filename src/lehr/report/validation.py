@@ -24,38 +24,51 @@ from lehr.training.folder import RunError
 
 _SLATE = "#5A6B7C"  # what is said in passing
 _HEIGHT = 2.4
+_ROOM = 0.04  # of the axis: what a layer's number needs above its window
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One training run: the validation error, between 0 and 1, after each of `epochs`, and when each layer anneals."""
+    """One training run: the validation error, between 0 and 1, after each of `epochs`, and when each layer anneals.
+
+    Runs on other `data` are not drawn into one panel.
+    """
 
     label: str
     epochs: Sequence[float]
     errors: Sequence[float]
     windows: tuple[Window, ...] = ()
+    data: str = ""
 
 
 @styled
 def validation_error(curves: Sequence[Curve]) -> Figure:
-    """Figure 1, with a panel for each schedule: runs without windows, which anneal nothing, are in all of them."""
-    schedules = list(dict.fromkeys(curve.windows for curve in curves if curve.windows)) or [()]
+    """Figure 1, with a panel for each schedule and data set.
+
+    Runs without windows, which anneal nothing, are in all panels of their data set.
+    """
+    schedules = dict.fromkeys((curve.data, curve.windows) for curve in curves if curve.windows)
+    annealed = {data for data, _ in schedules}
+    schedules |= dict.fromkeys((curve.data, ()) for curve in curves if curve.data not in annealed)
     columns = min(2, len(schedules))
     rows = math.ceil(len(schedules) / columns)
     figure = Figure(figsize=(COLUMN if columns == 1 else PAGE, _HEIGHT * rows))
-    panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flatten().tolist()
-    for axes, windows in itertools.zip_longest(panels, schedules):
-        if windows is None:
+    comparable = len({data for data, _ in schedules}) == 1
+    panels = figure.subplots(rows, columns, sharey=comparable, squeeze=False).flatten().tolist()
+    for axes, schedule in itertools.zip_longest(panels, schedules):
+        if schedule is None:
             axes.set_visible(False)
             continue
+        data, windows = schedule
         last = max((window.end for window in windows), default=0.0)
         for number, curve in enumerate(curves):  # counted over all panels: a run keeps its colour
-            if curve.windows in ((), windows):
+            if curve.data == data and curve.windows in ((), windows):
                 last = max(last, _draw(axes, curve, number))
         axes.set(xlabel="epoch", ylabel="validation error (%)", xlim=(0, last))
-        axes.set_ylim(bottom=0)
         _shade(axes, windows)
         axes.legend(loc="upper right", labelspacing=0.25)
+    for axes in panels:
+        axes.set_ylim(bottom=0)  # when all is drawn: it ends the fitting of the upper end
     return figure
 
 
@@ -70,6 +83,7 @@ def curve_of_run(path: Path) -> Curve:
         [epoch + 1 for epoch in history.epochs],
         [1 - accuracy for accuracy in accuracies],
         tuple(history.windows),
+        history.recipe.data.name,
     )
 
 
@@ -90,13 +104,15 @@ def _shade(axes: Axes, windows: Sequence[Window]) -> None:
     bands = list(itertools.pairwise(ends))
     annealed = [[n for n, w in enumerate(windows, 1) if w.start <= a and b <= w.end] for a, b in bands]
     apart = all(len(numbers) <= 1 for numbers in annealed)
+    wide = apart and all(end - start >= _ROOM * axes.get_xlim()[1] for start, end in bands)
     for (start, end), numbers in zip(bands, annealed, strict=True):
         strength = 0.35 + 0.35 * (numbers[0] % 2) if apart and numbers else len(numbers) / max(1, len(windows))
         axes.axvspan(start, end, color="#DCE6F0", alpha=strength, zorder=0, linewidth=0)
-        if apart and numbers:
+        if wide and numbers:
             place = ((start + end) / 2, 1.01)
             frame = axes.get_xaxis_transform()
             axes.text(*place, str(numbers[0]), transform=frame, ha="center", va="bottom", fontsize=7, color=_SLATE)
     if windows:
-        text = "layer annealed" if apart else "shaded: layers annealing"
-        axes.set_title(text, loc="left", fontsize=7, color=_SLATE, pad=12 if apart else 3)
+        one_by_one = "layer annealed" if wide else f"shaded: layers 1 to {len(windows)}, one after the other"
+        text = one_by_one if apart else "shaded: layers annealing"
+        axes.set_title(text, loc="left", fontsize=7, color=_SLATE, pad=12 if wide else 3)
