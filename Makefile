@@ -1,9 +1,9 @@
-# Two commands on a fresh clone: `make demo` and `make test`. Both set up .venv first, once.
+# Three commands on a fresh clone: `make demo`, `make test` and `make docs`. Each sets up .venv first, once.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check docs bench clean
 .DEFAULT_GOAL := test
 
 # Constraints pin torch to the CPU build the project is tested with.
@@ -23,6 +23,10 @@ check: $(VENV)/.ready
 test: check
 	$(BIN)/pytest
 
+# Offline and strict, into site/. The variable silences a notice of the theme that is not about this site.
+docs: $(VENV)/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/quantizer.py
 	$(BIN)/python benchmarks/step.py
@@ -32,4 +36,4 @@ bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/approximation.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis

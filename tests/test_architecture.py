@@ -91,11 +91,3 @@ def test_import_lehr_needs_torch_alone():
     }
     assert "lehr" in result.stdout.split()
     assert not heavy & set(result.stdout.split())
-
-
-def test_the_readme_python_examples_run(tmp_path: Path):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert blocks, "the README shows no Python"
-    script = tmp_path / "readme.py"
-    script.write_text("\n".join(blocks))
-    subprocess.run([sys.executable, "-W", "error", str(script)], check=True, cwd=tmp_path, timeout=300)

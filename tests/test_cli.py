@@ -17,6 +17,7 @@ import lehr
 from lehr.cli import COMMANDS, main
 from lehr.report.numbers import percent
 from lehr.training.folder import RunFolder
+from made_runs import make_run
 from processes import ENVIRONMENT, PATIENCE
 from processes import lehr as lehr_process
 
@@ -229,3 +230,18 @@ def test_demo_trains_both_networks_and_shows_them_side_by_side(
     assert {*os.listdir("runs/demo")} >= {"digits-ana", "digits-fp"}
     assert main(["demo"]) == 0
     assert "demo-2" in os.listdir("runs")  # nothing is removed
+
+
+def test_figures_draws_figure_1_of_runs_with_their_windows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "ana")
+    words = ("--out", "drawn", "--runs", str(run), "--only", "validation_error", "idea", "--formats", "svg")
+    assert main(["figures", *words]) == 0
+    assert capsys.readouterr().out.split() == ["drawn/validation_error.svg", "drawn/idea.svg"]
+
+
+def test_approximate_takes_a_constant_of_the_users_and_the_fewest_cubes(capsys: pytest.CaptureFixture[str]) -> None:
+    formula = ("approximate", "sin(3*x0)", "--epsilon", "0.2", "--lipschitz", "3")
+    assert main([*formula]) == main([*formula, "--tight"]) == 0
+    output = capsys.readouterr().out
+    assert output.count("Lipschitz constant 3 (as given)") == 2
+    assert [line.split()[1] for line in output.splitlines() if line.startswith("0.2 ")] == ["30", "8"]

@@ -13,13 +13,14 @@ import torch
 from matplotlib.colors import to_rgb
 
 import lehr
-from lehr.annealing import Power, Window, all_at_once, hierarchical
+from lehr.annealing import Power
 from lehr.approximation import approximate
 from lehr.noise import Normal, Uniform
 from lehr.report import figures
 from lehr.report.approximation import approximate_formula
 from lehr.report.style import CYCLE, save
 from lehr.theory import Collapse
+from made_runs import make_run
 
 HEADS = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
 
@@ -52,43 +53,6 @@ def test_laws_and_windows_draw_the_schedule():
     assert grid.shape[0] == 3
     assert grid[2, 0] == 1
     assert grid[0, -1] == 0
-
-
-def run_folder(path, rows):
-    path.mkdir()
-    (path / "metrics.csv").write_text("epoch,step,val/accuracy\n" + "".join(f"{row}\n" for row in rows))
-    return path
-
-
-def test_figure_1_reads_run_folders_and_passes_over_rows_without_validation(tmp_path):
-    curve = figures.curve_of_run(run_folder(tmp_path / "ana", ["0,10,", "0,10,0.25", "1,20,nan", "2,30,0.75"]))
-    assert curve.label == "ana"
-    assert curve.epochs == [0, 1, 2]
-    axes = figures.validation_error([curve], hierarchical(2, duration=1)).axes[0]
-    assert [np.asarray(data).tolist() for data in axes.lines[0].get_data()] == [[0, 2], [75, 25]]
-    assert [text.get_text() for text in axes.texts] == ["1", "2"]
-    assert len(axes.patches) == 2
-
-
-def test_windows_that_overlap_are_shaded_by_how_many_there_are():
-    curve = figures.Curve("run", [0, 1, 2], [0.5, 0.4, 0.3])
-    overlapping = figures.validation_error([curve], [Window(0, 2), Window(1, 2)]).axes[0]
-    assert [patch.get_alpha() for patch in overlapping.patches] == [0.5, 1]
-    assert not overlapping.texts
-    together = figures.validation_error([curve], all_at_once(4, 2)).axes[0]
-    assert [patch.get_alpha() for patch in together.patches] == [1]
-    assert not figures.validation_error([curve]).axes[0].patches
-
-
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"is no run folder: it has no metrics\.csv"):
-        figures.curve_of_run(tmp_path)
-    (tmp_path / "metrics.csv").write_text("epoch,loss\n1,2\n")
-    with pytest.raises(ValueError, match="needs the columns epoch and val/accuracy, got epoch, loss"):
-        figures.curve_of_run(tmp_path)
-    empty = run_folder(tmp_path / "empty", ["0,1,"])
-    with pytest.raises(ValueError, match="run 'empty' has no validation error to draw"):
-        figures.validation_error([figures.curve_of_run(empty)])
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3])
@@ -127,10 +91,11 @@ def test_collapse_leaves_out_gaps_of_zero_which_a_logarithm_cannot_show():
 def test_draw_all_writes_every_figure_and_leaves_matplotlib_as_it_was(tmp_path):
     before = copy.deepcopy(dict(matplotlib.rcParams))
     state = torch.get_rng_state()
-    run = run_folder(tmp_path / "run", ["0,10,0.25", "1,20,0.5"])
-    written = figures.draw_all(tmp_path / "out", runs=[run], windows_of_runs=hierarchical(1, 1), formats=["svg"])
+    run = make_run(tmp_path / "run")
+    written = figures.draw_all(tmp_path / "out", runs=[run], formats=["svg"])
     names = {path.stem for path in written}
     assert names == {
+        "idea",
         *(f"regularised_{kind.__name__.lower()}" for kind in figures.NOISES),
         "noises",
         "decay_laws",
@@ -143,6 +108,25 @@ def test_draw_all_writes_every_figure_and_leaves_matplotlib_as_it_was(tmp_path):
     assert sorted(tmp_path.glob("out/*.svg")) == sorted(written)
     assert dict(matplotlib.rcParams) == before
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_only_the_figures_asked_for_are_drawn(tmp_path):
+    assert [path.name for path in figures.draw_all(tmp_path, only=["idea"], formats=["svg"])] == ["idea.svg"]
+    with pytest.raises(ValueError, match=r"no figure is called 'ideas'; there are idea, .*, validation_error"):
+        figures.draw_all(tmp_path, only=["noises", "ideas"])
+    with pytest.raises(ValueError, match="validation_error is drawn from run folders: name some with --runs"):
+        figures.draw_all(tmp_path, only=["validation_error"])
+    assert [path.name for path in tmp_path.iterdir()] == ["idea.svg"]
+
+
+def test_the_idea_ends_with_the_step_function_and_no_gradient_but_arrows():
+    panels = figures.idea(stds=(0.3, 0)).axes
+    assert [axes.get_title() for axes in panels[:2]] == ["noise of std $0.3$", "no noise: quantized"]
+    x, y = (np.asarray(data, dtype=float) for data in panels[0].lines[1].get_data())
+    assert np.allclose(y, lehr.quantize(torch.from_numpy(x), lehr.MultiStep.ternary(), Normal(0.3)).numpy())
+    assert set(panels[1].lines[1].get_ydata()) == {-1, 0, 1}
+    assert not np.asarray(panels[3].lines[0].get_ydata()).any()
+    assert [len(axes.texts) for axes in panels] == [0, 0, 0, 2]
 
 
 def test_a_figure_is_written_in_three_formats_with_the_same_bytes_each_time(tmp_path):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ActionYesNo, ArgumentError, ArgumentParser
 
 if TYPE_CHECKING:
     from lehr.training.recipe import Recipe
@@ -244,30 +244,48 @@ def zoo() -> None:
     print(listing())
 
 
-def approximate(formula: str, *, epsilon: float, side: float = 1.0, out: Path | None = None) -> None:
+def approximate(
+    formula: str,
+    *,
+    epsilon: float,
+    side: float = 1.0,
+    lipschitz: float | None = None,
+    tight: bool = False,
+    out: Path | None = None,
+) -> None:
     """Theorem 1 on a formula such as "sin(3*x0)*x1": quantized networks within epsilon of it, and their true error.
 
     Args:
         formula: arithmetic and named functions of x0, x1, ...
         epsilon: how close the network must come
         side: the domain is [0, side] in each variable
+        lipschitz: a Lipschitz constant you know, instead of the one interval arithmetic certifies
+        tight: take the fewest cubes whose bound is epsilon, a quarter of the proof's on each axis
         out: draw function, network and error there, as OUT.svg, OUT.pdf and OUT.png
     """
     from lehr.report.approximation import approximate_formula
 
-    print(approximate_formula(formula, epsilon=epsilon, side=side, out=out))
+    print(approximate_formula(formula, epsilon=epsilon, side=side, lipschitz=lipschitz, tight=tight, out=out))
 
 
-def figures(*, out: Path, runs: list[Path] = []) -> None:  # noqa: B006 - never changed
-    """Draw the paper's figures, and those of runs, as SVG, PDF and PNG.
+def figures(
+    *,
+    out: Path,
+    runs: list[Path] = [],  # noqa: B006 - never changed
+    only: list[str] = [],  # noqa: B006
+    formats: list[str] = ["svg", "pdf", "png"],  # noqa: B006
+) -> None:
+    """Draw the idea and the paper's figures; with runs, their validation errors and annealing windows (figure 1).
 
     Args:
         out: the folder to draw into
-        runs: run folders whose validation error to draw
+        runs: run folders whose validation error to draw, a panel for each schedule
+        only: names of the figures to draw, instead of all
+        formats: of svg, pdf and png, those to write
     """
     from lehr.report.figures import draw_all
 
-    print(*draw_all(out, runs), sep="\n")
+    print(*draw_all(out, runs, only, formats), sep="\n")
 
 
 def demo(*, out: Path = Path("runs/demo")) -> None:
@@ -372,6 +390,9 @@ def _parser(word: str, function: Callable[..., None]) -> ArgumentParser:
         if parameter.kind is parameter.KEYWORD_ONLY:
             needed = parameter.default is parameter.empty
             default = None if needed else parameter.default
+            if kind is bool:  # --flag, or --flag true, or --flag false
+                parser.add_argument(f"--{name}", action=ActionYesNo, nargs="?", default=default, help=text)
+                continue
             many: dict[str, Any] = {"nargs": "+"} if typing.get_origin(kind) is list else {}
             kind = typing.get_args(kind)[0] if many else kind
             parser.add_argument(f"--{name}", type=kind, required=needed, default=default, help=text, **many)

@@ -1,4 +1,4 @@
-"""The figures: what the paper draws, the same for every noise, schedules, Theorems 1 and 3, validation errors of runs.
+"""The figures: the idea, what the paper draws, the same for every noise, schedules, Theorems 1 and 3.
 
 Each function returns a matplotlib `Figure` made without pyplot, so that nothing global changes and nothing needs
 closing; `lehr.report.style.save` writes it. `draw_all` is `lehr figures`.
@@ -10,17 +10,14 @@ closing; `lehr.report.style.save` writes it. `draw_all` is `lehr figures`.
 
 from __future__ import annotations
 
-import csv
-import itertools
+import functools
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -31,7 +28,6 @@ from lehr.annealing import (
     Law,
     Linear,
     Power,
-    Window,
     all_at_once,
     hierarchical,
     same_end,
@@ -42,20 +38,42 @@ from lehr.expectation import quantize
 from lehr.multistep import MultiStep
 from lehr.noise import Logistic, Noise, Normal, Triangular, Uniform
 from lehr.report.style import BLACK, BLUE, COLUMN, CYCLE, DASHES, FORMATS, PAGE, VERMILION, ordered, save, styled
+from lehr.report.validation import curve_of_run, validation_error
 from lehr.theory import Collapse, collapse, derivative
 
 NOISES: tuple[type[Noise], ...] = (Uniform, Triangular, Normal, Logistic)
 _FINE = 50
-_SLATE = "#5A6B7C"  # what is said in passing
+# An arrow for a derivative that is a point mass.
+_MASS = {"arrowstyle": "-|>,head_width=0.15,head_length=0.35", "linewidth": 0.9, "shrinkA": 0, "shrinkB": 0}
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One training run: the validation error, between 0 and 1, after each of `epochs`."""
-
-    label: str
-    epochs: Sequence[float]
-    errors: Sequence[float]
+@styled
+def idea(
+    kind: type[Noise] = Normal,
+    stds: Sequence[float] = (0.4, 0.2, 0.08, 0),
+    step: MultiStep = MultiStep.ternary(),  # noqa: B008 - a frozen value
+) -> Figure:
+    """The method in one picture: above, the expectation closes in on the step function; below, its gradient."""
+    reach = max(map(abs, step.thresholds)) + 1
+    x = _grid(reach)[::20]  # fine enough for its size, and a small file
+    figure = Figure(figsize=(PAGE, 2.3))
+    values, slopes = figure.subplots(2, len(stds), sharex=True, sharey="row", height_ratios=(1.25, 1))
+    top = 1.15 * max(float(derivative(step, kind(std), x).max()) for std in stds)
+    for value, slope, std in zip(values, slopes, stds, strict=True):
+        noise = kind(std)
+        staircase = _staircase(step, reach)
+        value.plot(*staircase, color="#B0B0B0", linewidth=0.9)
+        value.plot(*(staircase if std == 0 else (x, quantize(x, step, noise))), color=BLUE)
+        slope.plot(x, derivative(step, noise, x), color=VERMILION)
+        slope.fill_between(x, derivative(step, noise, x), color=VERMILION, alpha=0.15, linewidth=0)
+        value.set(title="no noise: quantized" if std == 0 else rf"noise of std ${_written(std)}$", yticks=step.levels)
+        slope.set(xlabel=r"$x$", xlim=(-reach, reach), ylim=(0, top), xticks=(-1, 0, 1), yticks=())
+    for threshold in step.thresholds if stds[-1] == 0 else ():
+        slopes[-1].annotate("", (threshold, top), (threshold, 0), arrowprops={**_MASS, "color": VERMILION})
+    values[0].set_ylabel(r"$\mathbb{E}[\sigma(x+\nu)]$")
+    slopes[0].set_ylabel("gradient")
+    figure.align_ylabels()
+    return figure
 
 
 @styled
@@ -78,9 +96,8 @@ def regularised(
         slope.plot(x, derivative(step, noise, x), color=colour)
     value.plot(*_staircase(step, reach), color=BLACK, linewidth=0.9, label=r"$\varsigma = 0$", zorder=3)
     top = 1.1 * slope.get_ylim()[1]
-    arrow = {"arrowstyle": "-|>,head_width=0.15,head_length=0.35", "linewidth": 0.9, "shrinkA": 0, "shrinkB": 0}
     for threshold in step.thresholds:
-        slope.annotate("", (threshold, top), (threshold, 0), arrowprops={**arrow, "color": BLACK})
+        slope.annotate("", (threshold, top), (threshold, 0), arrowprops={**_MASS, "color": BLACK})
     slope.set_ylim(0, top)
     value.set(ylabel=r"$\mathbb{E}[\sigma(x+\nu)]$", title=f"{kind.__name__} noise", yticks=step.levels)
     slope.set(xlabel=r"$x$", ylabel="derivative", xlim=(-reach, reach))
@@ -165,27 +182,6 @@ def windows(layers: int = 8, duration: float = 50, law: Law = Linear()) -> Figur
 
 
 @styled
-def validation_error(curves: Iterable[Curve], windows: Sequence[Window] = ()) -> Figure:
-    """Figure 1: validation error against the epoch, with the windows in which the layers anneal behind it."""
-    figure = Figure(figsize=(COLUMN, 2.4))
-    axes = figure.subplots()
-    last = 0.0
-    for number, curve in enumerate(curves):
-        kept = [(t, 100 * e) for t, e in zip(curve.epochs, curve.errors, strict=True) if math.isfinite(e)]
-        if not kept:
-            raise ValueError(f"run {curve.label!r} has no validation error to draw")
-        epochs, errors = zip(*kept, strict=True)
-        colour, dash = CYCLE[number % len(CYCLE)], DASHES[number // len(CYCLE) % len(DASHES)]
-        axes.plot(epochs, errors, color=colour, linestyle=dash, linewidth=1.1, label=curve.label)
-        last = max(last, *epochs)
-    axes.set(xlabel="epoch", ylabel="validation error (%)", xlim=(0, max([last, *(w.end for w in windows)])))
-    axes.set_ylim(bottom=0)
-    _shade(axes, windows)
-    axes.legend(loc="upper right", labelspacing=0.25)
-    return figure
-
-
-@styled
 def approximation(f: Function, net: Approximation, label: str = "f") -> Figure:
     """Theorem 1: the function, named `label`, the network, and the error with its certified bound.
 
@@ -221,72 +217,63 @@ def noise_collapse(measured: Sequence[tuple[str, Collapse]]) -> Figure:
     return figure
 
 
+def figures_by_name() -> dict[str, Callable[[], Figure]]:
+    """Every figure that needs no run folder, by name; each is drawn when called."""
+    named: dict[str, Callable[[], Figure]] = {
+        "idea": idea,
+        **{f"regularised_{kind.__name__.lower()}": functools.partial(regularised, kind) for kind in NOISES},
+        "noises": noises,
+        "decay_laws": decay_laws,
+        "windows": windows,
+        "approximation_1d": _sine,
+        "approximation_2d": _wave,
+        "noise_collapse": _collapse_of_digits,
+    }
+    return named
+
+
 def draw_all(
     out: Path | str,
     runs: Sequence[Path | str] = (),
-    windows_of_runs: Sequence[Window] = (),
+    only: Sequence[str] = (),
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """`lehr figures`: every figure into the folder `out`; figure 1 if there are run folders to draw it from."""
-    # Imported here: it trains a network on scikit-learn's digits, which no other figure needs.
-    from lehr.report.digits import digits_network
+    """`lehr figures`: every figure, or `only` some, into the folder `out`; figure 1 if there are run folders for it."""
+    named = figures_by_name()
+    if runs:
+        named["validation_error"] = lambda: validation_error([curve_of_run(Path(run)) for run in runs])
+    for name in only:
+        if name == "validation_error" and not runs:
+            raise ValueError("validation_error is drawn from run folders: name some with --runs")
+        if name not in named:
+            raise ValueError(f"no figure is called {name!r}; there are {', '.join(named)}, validation_error")
+    wanted = {name: named[name] for name in only or named}
+    return [path for name, draw in wanted.items() for path in save(draw(), Path(out) / name, formats)]
 
-    def wave(x: Tensor) -> Tensor:
-        return torch.sin(3 * x[:, 0]) * x[:, 1]
 
+def _sine() -> Figure:
     def sine(x: Tensor) -> Tensor:
         return torch.sin(x[:, 0])
 
-    line = approximate(sine, lipschitz=1, side=2 * math.pi, dimension=1, epsilon=0.4)
-    plane = approximate(wave, lipschitz=math.sqrt(10), dimension=2, epsilon=0.4)
+    net = approximate(sine, lipschitz=1, side=2 * math.pi, dimension=1, epsilon=0.4)
+    return approximation(sine, net, r"$\sin\,x_0$")
+
+
+def _wave() -> Figure:
+    def wave(x: Tensor) -> Tensor:
+        return torch.sin(3 * x[:, 0]) * x[:, 1]
+
+    net = approximate(wave, lipschitz=math.sqrt(10), dimension=2, epsilon=0.4)
+    return approximation(wave, net, r"$x_1\,\sin\,3x_0$")
+
+
+def _collapse_of_digits() -> Figure:
+    # Imported here: it trains a network on scikit-learn's digits, which no other figure needs.
+    from lehr.report.digits import digits_network
+
     trained = digits_network()
     stds = [10 ** (-k / 4) for k in range(25)]
-    collapses = [(kind.__name__, collapse(trained.model, trained.inputs, kind, stds)) for kind in NOISES]
-    figures = {f"regularised_{kind.__name__.lower()}": regularised(kind) for kind in NOISES} | {
-        "noises": noises(),
-        "decay_laws": decay_laws(),
-        "windows": windows(),
-        "approximation_1d": approximation(sine, line, r"$\sin\,x_0$"),
-        "approximation_2d": approximation(wave, plane, r"$x_1\,\sin\,3x_0$"),
-        "noise_collapse": noise_collapse(collapses),
-    }
-    if runs:
-        figures["validation_error"] = validation_error([curve_of_run(Path(run)) for run in runs], windows_of_runs)
-    return [path for name, figure in figures.items() for path in save(figure, Path(out) / name, formats)]
-
-
-def curve_of_run(folder: Path, label: str | None = None) -> Curve:
-    """The validation error of a run folder, from its metrics.csv; rows without a validation are passed over."""
-    path = folder / "metrics.csv"
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} is no run folder: it has no metrics.csv")
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    if not rows or "val/accuracy" not in rows[0] or "epoch" not in rows[0]:
-        raise ValueError(
-            f"{path} needs the columns epoch and val/accuracy, got {', '.join(rows[0]) if rows else 'none'}"
-        )
-    kept = [row for row in rows if row["val/accuracy"] not in ("", None)]
-    pairs = [(float(row["epoch"]), 1 - float(row["val/accuracy"])) for row in kept]
-    return Curve(label or folder.name, [epoch for epoch, _ in pairs], [error for _, error in pairs])
-
-
-def _shade(axes: Axes, windows: Sequence[Window]) -> None:
-    """Windows one after the other alternate and carry their numbers; where they overlap, more of them are darker."""
-    ends = sorted({end for window in windows for end in (window.start, window.end)})
-    bands = list(itertools.pairwise(ends))
-    annealed = [[n for n, w in enumerate(windows, 1) if w.start <= a and b <= w.end] for a, b in bands]
-    apart = all(len(numbers) <= 1 for numbers in annealed)
-    for (start, end), numbers in zip(bands, annealed, strict=True):
-        strength = 0.35 + 0.35 * (numbers[0] % 2) if apart and numbers else len(numbers) / max(1, len(windows))
-        axes.axvspan(start, end, color="#DCE6F0", alpha=strength, zorder=0, linewidth=0)
-        if apart and numbers:
-            place = ((start + end) / 2, 1.01)
-            frame = axes.get_xaxis_transform()
-            axes.text(*place, str(numbers[0]), transform=frame, ha="center", va="bottom", fontsize=7, color=_SLATE)
-    if windows:
-        text = "layer annealed" if apart else "shaded: layers annealing"
-        axes.set_title(text, loc="left", fontsize=7, color=_SLATE, pad=12 if apart else 3)
+    return noise_collapse([(kind.__name__, collapse(trained.model, trained.inputs, kind, stds)) for kind in NOISES])
 
 
 def _approximation_curves(f: Function, net: Approximation, label: str) -> Figure:
