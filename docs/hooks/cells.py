@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -24,6 +25,11 @@ from lehr.report.style import save
 
 _BLOCK = re.compile(r"```python\n(.*?)```\n", re.DOTALL)
 _FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
+
+
+def on_startup(**_: object) -> None:
+    """One thread: the tensors of a page are small, and on a busy machine more of them wait for each other."""
+    torch.set_num_threads(1)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
