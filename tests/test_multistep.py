@@ -118,3 +118,20 @@ def test_what_is_no_sequence_of_numbers_is_a_type_error(values):
 def test_a_uniform_function_needs_1_to_8_bits_and_a_positive_step(bits, step, complaint):
     with pytest.raises(ValueError, match=complaint):
         MultiStep.uniform(bits, step=step)
+
+
+@pytest.mark.parametrize(
+    ("levels", "exact"),
+    [
+        ((-1, 0, 1), True),
+        ((-0.375, 0, 2), True),
+        ((0, 2.0**-20, 1), True),
+        ((-1, 0, 0.1), False),  # 0.1 is no single
+        ((-(2.0**20), 2.0**-10, 1), False),  # the first jump needs 30 bits
+    ],
+)
+def test_it_knows_whether_its_jumps_add_up_to_its_levels(levels, exact):
+    step = MultiStep((-0.5, 0.5), levels)
+    assert step.adds_up is exact
+    for dtype in (torch.float32, torch.float64):
+        assert step(torch.tensor([-1, 0, 1], dtype=dtype)).equal(torch.tensor(levels, dtype=dtype))

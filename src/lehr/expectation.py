@@ -195,7 +195,7 @@ def expected_slope(
         slope = _sum(terms, out).mul_(kind.peak(width))
         return slope if grad is None else slope.mul_(grad)
     weights = [rise * float(kind.peak(wide)) for _, wide, rise in rises]
-    if kind is Uniform and grad is not None:
+    if kind is Uniform and grad is not None and not torch.compiler.is_compiling():
         gates = [(Uniform.gate_about, (grad, x, place, wide)) for place, wide, _ in rises]
         return _sum([(*gate, weight) for gate, weight in zip(gates, weights, strict=True)], out)
     bumps = [(kind.bump_about, (x, place, wide)) for place, wide, _ in rises]
@@ -284,7 +284,8 @@ def _evaluate(
     one = not isinstance(std, Tensor) or std.numel() == 1
     spread = _known_width(kind, std) if one else std  # many widths are computed a block at a time
     mean, scale = known(mean), known(scale)
-    if isinstance(spread, float) and spread > NEGLIGIBLE and isinstance(scale, float) and not isinstance(mean, Tensor):
+    numbers = all(isinstance(number, float | int) for number in (spread, scale, mean))
+    if numbers and spread > NEGLIGIBLE and scale != 1 and not torch.compiler.is_compiling():
         # All is known: scale the function, not its argument and its value.
         step, spread, mean, scale = _scaled(step, scale), spread * scale, mean * scale, 1.0
 
@@ -334,14 +335,12 @@ def _width_of(kind: type[Noise], std: float, dtype: torch.dtype) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _scaled(step: MultiStep, scale: float) -> MultiStep:
-    if scale == 1:
-        return step
     return MultiStep(*(tuple(number * scale for number in numbers) for numbers in (step.thresholds, step.levels)))
 
 
 def _is_ramp(step: MultiStep, kind: type[Noise], width: Number) -> bool:
     """Whether value and slope are one operation each, those of Hardtanh: there is nothing to keep in the cache."""
-    if kind is not Uniform or not isinstance(width, float) or width <= NEGLIGIBLE:
+    if kind is not Uniform or not isinstance(width, float) or width <= NEGLIGIBLE or torch.compiler.is_compiling():
         return False
     (place, wide, rise), *more = _rises(step, kind, width)
     return not more and place == 0 and rise == 2 * wide and step.levels[0] == -step.levels[-1]

@@ -16,7 +16,6 @@ tensor([-1.,  0.,  0.,  1.])
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import itertools
 import math
@@ -137,8 +136,9 @@ def _tables(step: MultiStep, dtype: torch.dtype, device: torch.device) -> tuple[
 
 
 def _single(number: float) -> float:
-    """Rounded to single precision."""
-    return ctypes.c_float(number).value
+    """Rounded to the 24 bits of single precision, by Veltkamp's splitting; NaN beyond its range."""
+    shifted = number * (2.0**29 + 1)
+    return shifted - (shifted - number) if number == 0 or 1e-37 < abs(number) < 1e38 else math.nan
 
 
 def _numbers(values: object, name: str) -> tuple[float, ...]:
