@@ -30,6 +30,8 @@ from lehr.training.folder import RunError
 from lehr.training.recipe import Recipe
 from lehr.training.run import untrained_network
 
+_SETTING = ("data", "network", "epochs", "runs")
+_WORDS = ("data", "network", "method", "weights", "activations", "first/last")
 _COLOURS = 8  # of style.css; after them they come again, dashed
 
 
@@ -194,12 +196,29 @@ def compare(paths: Sequence[Path]) -> Comparison:
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     """Write compare.html, compare.csv and compare.md into `folder`, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    header, rows = comparison.table()
-    page = render("compare.html", comparison=comparison, header=header, rows=rows, charts=_charts(comparison))
+    shared, header, rows = _without_shared(*comparison.table())
+    table = {"shared": shared, "header": header, "rows": rows, "words": _WORDS}
+    page = render("compare.html", comparison=comparison, charts=_charts(comparison), **table)
     contents = {"compare.html": page, "compare.csv": to_csv(comparison), "compare.md": to_markdown(comparison)}
     for name, text in contents.items():
         (folder / name).write_text(text, encoding="utf-8", newline="")
     return [folder / name for name in contents]
+
+
+def _without_shared(
+    header: tuple[str, ...], rows: list[tuple[str, ...]]
+) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+    """What all rows share of the setting, in words, and the table without it: a page is not endlessly wide.
+
+    >>> _without_shared(("run", "data", "test"), [("a", "digits", "98 %"), ("b", "digits", "97 %")])
+    ('data digits', ('run', 'test'), [('a', '98 %'), ('b', '97 %')])
+    """
+    alike = [
+        name in _SETTING and len(rows) > 1 and len({row[at] for row in rows}) == 1 for at, name in enumerate(header)
+    ]
+    shared = ", ".join(f"{name} {cell}" for name, cell, same in zip(header, rows[0], alike, strict=True) if same)
+    kept = [tuple(cell for cell, same in zip(row, alike, strict=True) if not same) for row in (header, *rows)]
+    return shared, kept[0], kept[1:]
 
 
 def to_csv(comparison: Comparison) -> str:
