@@ -74,4 +74,4 @@ def test_bench_takes_a_name(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_name_that_is_not_there_is_told(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(list(words)) == 2
-    assert "digitz is no file, and no network of the zoo, which has digits" in capsys.readouterr().err
+    assert "there is no digitz here, and no such network in the zoo, which has digits" in capsys.readouterr().err

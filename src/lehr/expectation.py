@@ -194,13 +194,10 @@ def expected_slope(
         terms = [(kind.bump_about, (x, place, wide), rise) for place, wide, rise in rises]
         slope = _sum(terms, out).mul_(kind.peak(width))
         return slope if grad is None else slope.mul_(grad)
-    weights = [rise * float(kind.peak(wide)) for _, wide, rise in rises]
-    if kind is Uniform and grad is not None and not torch.compiler.is_compiling():
-        gates = [(Uniform.gate_about, (grad, x, place, wide)) for place, wide, _ in rises]
-        return _sum([(*gate, weight) for gate, weight in zip(gates, weights, strict=True)], out)
-    bumps = [(kind.bump_about, (x, place, wide)) for place, wide, _ in rises]
-    slope = _sum([(*bump, weight) for bump, weight in zip(bumps, weights, strict=True)], out)
-    return slope if grad is None else slope.mul_(grad)
+    gated = kind is Uniform and grad is not None and not torch.compiler.is_compiling()
+    function, first = (Uniform.gate_about, (grad, x)) if gated else (kind.bump_about, (x,))
+    slope = _sum([(function, (*first, place, wide), rise * float(kind.peak(wide))) for place, wide, rise in rises], out)
+    return slope if grad is None or gated else slope.mul_(grad)
 
 
 def most_probable_level(

@@ -46,11 +46,12 @@ def networks() -> dict[str, Network]:
 
 def file_of(name: str | Path) -> Path:
     """The file a user means: one of their own, else the network of that name here."""
-    path, known = Path(name), networks()
+    path = Path(name)
     if path.suffix or path.exists():
         return path
+    known = networks()
     if str(name) not in known:
-        raise ValueError(f"{name} is no file, and no network of the zoo, which has {', '.join(known)}")
+        raise ValueError(f"there is no {name} here, and no such network in the zoo, which has {', '.join(known)}")
     return known[str(name)].path
 
 
