@@ -118,6 +118,11 @@ def hierarchical(layers: int, duration: float, delay: float = 0.0) -> list[Windo
     return [Window(delay + duration * l, delay + duration * (l + 1)) for l in range(_count(layers))]  # noqa: E741
 
 
+def last_first(layers: int, duration: float, delay: float = 0.0) -> list[Window]:
+    """The hierarchical windows from the last layer to the first."""
+    return hierarchical(layers, duration, delay)[::-1]
+
+
 def same_start(layers: int, duration: float, delay: float = 0.0) -> list[Window]:
     """All begin together, layer l ends at dl."""
     return [Window(delay, delay + duration * (l + 1)) for l in range(_count(layers))]  # noqa: E741

@@ -1,9 +1,13 @@
-"""Losses: the squared hinge of the paper's CIFAR-10 experiments; cross-entropy is torch's own."""
+"""Losses: the squared hinge of the paper's CIFAR-10 experiments, and the distances to a teacher's scores.
+
+Cross-entropy is torch's own.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class SquaredHinge(nn.Module):
@@ -27,3 +31,37 @@ class SquaredHinge(nn.Module):
         """The loss, a scalar."""
         signs = torch.full_like(scores, -1).scatter_(1, labels[:, None], 1)
         return (self.margin - signs * scores).clamp_min(0).square().mean()
+
+
+class TowardsScores(nn.Module):
+    """Distillation by scores: the mean square of the difference to the teacher's, for losses with a margin."""
+
+    def forward(
+        self,
+        scores: Tensor,  # (batch, class)
+        taught: Tensor,  # (batch, class), the teacher's
+    ) -> Tensor:
+        """The loss, a scalar."""
+        return functional.mse_loss(scores, taught)
+
+
+class TowardsProbabilities(nn.Module):
+    """Distillation by probabilities (Hinton et al. 2015): T² KL(teacher || student), of softmax(scores / T).
+
+    >>> TowardsProbabilities()(torch.tensor([[2.0, 0.5]]), torch.tensor([[2.0, 0.5]]))
+    tensor(0.)
+    """
+
+    def __init__(self, temperature: float = 4.0) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(
+        self,
+        scores: Tensor,  # (batch, class)
+        taught: Tensor,  # (batch, class), the teacher's
+    ) -> Tensor:
+        """The loss, a scalar."""
+        t = self.temperature
+        student, teacher = (functional.log_softmax(x / t, dim=1) for x in (scores, taught))
+        return t**2 * functional.kl_div(student, teacher, reduction="batchmean", log_target=True)

@@ -48,7 +48,8 @@ class ANA(Algorithm):
     each step, in units of the scale (None: free). `scale` fits each weight quantizer's scale to the weights, per
     "tensor" or "channel", or keeps it at 1 ("fixed", as the paper does); None is "channel" for a network that comes
     trained, whose small weights would all fall to 0 otherwise, and "fixed" for a new one. `first` and `last` say
-    whether those layers are quantized too.
+    whether those layers are quantized too. `noisy` keeps the forward noise from the weights or from the activations:
+    those are hard from the beginning.
     """
 
     noise: NoiseName = "uniform"
@@ -62,11 +63,12 @@ class ANA(Algorithm):
     clip: float | None = None
     first: bool = True
     last: bool = True
+    noisy: Literal["both", "weights", "activations"] = "both"
 
     def __post_init__(self) -> None:
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ValueError(f"clip must be positive, or None for no clipping, got {self.clip}")
-        quantizer = self._quantizer("ternary")  # complains about a wrong noise now
+        quantizer = self._quantizer("ternary", self.std)  # complains about a wrong noise now
         if not bool(quantizer.backward_std > 0):
             raise ValueError("without backward noise nothing is learned: give a backward_std above 0")
 
@@ -74,8 +76,8 @@ class ANA(Algorithm):
         """Quantize in place; weights that are not `trained` start around the thresholds, as in the paper."""
         conversion = quantize_(
             model,
-            weights=self._quantizer(self.weights),
-            activations=self._quantizer(self.activations),
+            weights=self._quantizer(self.weights, 0 if self.noisy == "activations" else self.std),
+            activations=self._quantizer(self.activations, 0 if self.noisy == "weights" else self.std),
             skip_first=not self.first,
             skip_last=not self.last,
             scale=self.scale or ("channel" if trained else "fixed"),
@@ -90,8 +92,8 @@ class ANA(Algorithm):
         if self.clip is not None:
             clip_(model, self.clip)
 
-    def _quantizer(self, step: StepName) -> Quantizer:
-        forward = Dirac() if self.std == 0 else NOISES[self.noise](self.std)
+    def _quantizer(self, step: StepName, std: float) -> Quantizer:
+        forward = Dirac() if std == 0 else NOISES[self.noise](std)
         backward_std = self.std if self.backward_std is None else self.backward_std
         backward = NOISES[self.backward_noise or self.noise](backward_std)
         return Quantizer(STEPS[step], forward, backward, self.mode)

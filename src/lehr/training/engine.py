@@ -27,8 +27,10 @@ import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 import lehr
 from lehr.annealing import layers_of
@@ -36,7 +38,7 @@ from lehr.batchnorm import reestimate_
 from lehr.data import Splits, StreamedSplits, examples_of
 from lehr.models import MobileNetV2
 from lehr.training.annealing import NoiseAnnealing
-from lehr.training.errors import Diverged, Interrupted, RunWarning
+from lehr.training.errors import Diverged, Interrupted, RunError, RunWarning
 from lehr.training.folder import RunFolder, save_checkpoint, write_json
 from lehr.training.interruption import StopAtOnce
 from lehr.training.loaders import Loaders
@@ -46,7 +48,7 @@ from lehr.training.progress import Bar
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import dump, read
 from lehr.training.record import Record
-from lehr.training.run import Images, build, load_data
+from lehr.training.run import Images, build, images_of, load_data, load_network
 from lehr.training.task import Task
 
 _BATCHNORM_BATCH = 256  # images
@@ -88,7 +90,13 @@ def _anchored(recipe: Recipe) -> Recipe:
     """With absolute paths, so that the run can be resumed from any working directory."""
     root = recipe.data.root and recipe.data.root.expanduser().resolve()
     start = recipe.start and recipe.start.expanduser().resolve()
-    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, root=root), start=start)
+    teacher = recipe.distillation.teacher and recipe.distillation.teacher.expanduser().resolve()
+    return dataclasses.replace(
+        recipe,
+        data=dataclasses.replace(recipe.data, root=root),
+        start=start,
+        distillation=dataclasses.replace(recipe.distillation, teacher=teacher),
+    )
 
 
 def is_main_process() -> bool:
@@ -120,6 +128,8 @@ def _fit(
         batchnorm=examples_of(splits.train, _BATCHNORM_BATCH * recipe.batchnorm_batches).split(_BATCHNORM_BATCH)
         if recipe.batchnorm_batches
         else (),
+        teacher=_teacher(recipe, splits),
+        distillation=recipe.distillation,
         compile=recipe.compile,
     )
     callbacks: list[L.Callback] = [*added, StopAtOnce(record.folder.path), record]
@@ -134,6 +144,10 @@ def _fit(
                 per=settings.per,
             )
         )
+    if recipe.averaging:
+        # Buffers are not averaged: the noise is what it is, and BatchNorm's statistics are estimated anew.
+        average = get_ema_multi_avg_fn(recipe.averaging)
+        callbacks.append(WeightAveraging(use_buffers=False, multi_avg_fn=average))
     if sys.stderr.isatty() and is_main_process():
         callbacks.append(Bar())
     loaders = Loaders(splits, recipe.data, seed=recipe.seed)
@@ -149,6 +163,18 @@ def _fit(
             raise
         raise SystemExit(1) from None  # it stopped all processes, and is told once
     return results if is_main_process() else None
+
+
+def _teacher(recipe: Recipe, splits: Splits | StreamedSplits) -> nn.Module | None:
+    """The network that is learned from; it must know the same images."""
+    path = recipe.distillation.teacher
+    if path is None:
+        return None
+    images, known = Images.of(splits.train), images_of(path)
+    if (known.shape, known.classes) != (images.shape, images.classes):
+        raise RunError(f"the teacher {path} knows images of {known.shape} in {len(known.classes)} classes, not these")
+    teacher, _ = load_network(path)
+    return teacher.requires_grad_(False)
 
 
 def _annealed_together(model: nn.Module) -> list[list[str]]:

@@ -26,6 +26,7 @@ from lehr.annealing import Law, Window
 
 WINDOWS = {
     "hierarchical": annealing.hierarchical,
+    "last-first": annealing.last_first,
     "same-start": annealing.same_start,
     "same-end": annealing.same_end,
     "all-at-once": annealing.all_at_once,
@@ -96,7 +97,7 @@ class Annealing:
     `per` says how often the noise is set: once an "epoch", as in the paper, or each "batch".
     """
 
-    windows: Literal["hierarchical", "same-start", "same-end", "all-at-once"] = "hierarchical"
+    windows: Literal["hierarchical", "last-first", "same-start", "same-end", "all-at-once"] = "hierarchical"
     duration: float = 50.0
     delay: float = 0.0
     law: Law = annealing.Linear()  # noqa: RUF009 - frozen
@@ -136,11 +137,38 @@ class Loss:
 
 
 @dataclass(frozen=True)
+class Distillation:
+    """Learn from the run `teacher` too (None: from labels alone): `share` of the loss is the distance to its scores.
+
+    By "scores" it is their squared difference, by "probabilities" that of the softmax at `temperature` (Hinton et al.).
+    """
+
+    teacher: Path | None = None
+    share: float = 0.5
+    by: Literal["scores", "probabilities"] = "scores"
+    temperature: float = 4.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share is the teacher's part of the loss, above 0 and at most 1, got {self.share}")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature must be positive, got {self.temperature}")
+
+    def build(self) -> nn.Module:
+        """The distance as a module of scores and the teacher's."""
+        return losses.TowardsScores() if self.by == "scores" else losses.TowardsProbabilities(self.temperature)
+
+
+@dataclass(frozen=True)
 class Optimizer:
-    """An optimizer of torch, with the norm gradients are clipped to (None: not at all); `momentum` is sgd's."""
+    """An optimizer of torch, with the norm gradients are clipped to (None: not at all); `momentum` is sgd's.
+
+    `norm_lr` is the learning rate of BatchNorm's parameters and of biases, `lr` unless given.
+    """
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
     lr: float = 1e-3
+    norm_lr: float | None = None
     weight_decay: float = 0.0
     momentum: float = 0.9
     clip_norm: float | None = None
@@ -148,6 +176,8 @@ class Optimizer:
     def __post_init__(self) -> None:
         if not 0 < self.lr < math.inf:
             raise ValueError(f"lr must be positive, got {self.lr}")
+        if self.norm_lr is not None and not 0 < self.norm_lr < math.inf:
+            raise ValueError(f"norm_lr must be positive, or null for lr, got {self.norm_lr}")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
         if not 0 <= self.momentum < 1:
@@ -158,9 +188,14 @@ class Optimizer:
     def build(self, parameters: Iterable[nn.Parameter], *, fused: bool = True) -> torch.optim.Optimizer:
         """Torch's optimizer of these parameters; `fused` updates them in one pass."""
         common: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": fused}
+        groups: list[dict[str, Any]] = [{"params": list(parameters)}]
+        if self.norm_lr is not None:
+            parameters = groups[0]["params"]
+            groups = [{"params": [p for p in parameters if p.ndim > 1]}]
+            groups.append({"params": [p for p in parameters if p.ndim <= 1], "lr": self.norm_lr})
         if self.name == "sgd":
-            return torch.optim.SGD(parameters, momentum=self.momentum, **common)
-        return (torch.optim.Adam if self.name == "adam" else torch.optim.AdamW)(parameters, **common)
+            return torch.optim.SGD(groups, momentum=self.momentum, **common)
+        return (torch.optim.Adam if self.name == "adam" else torch.optim.AdamW)(groups, **common)
 
 
 @dataclass(frozen=True)
@@ -207,17 +242,19 @@ class Schedule:
             at = [round(drop * steps_per_epoch) - rising for drop in drops if drop is not None]
             scheduler = lr_scheduler.MultiStepLR(optimizer, sorted(at), self.gamma)
         elif self.name == "cosine":
-            lr = optimizer.param_groups[0]["lr"]
-            scheduler = lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=self.final * lr)
+            scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: self._cosine(step / steps))
         elif self.name == "one-cycle":
-            lr = optimizer.param_groups[0]["lr"]
-            scheduler = lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps, cycle_momentum=False)
+            rates = [group["lr"] for group in optimizer.param_groups]
+            scheduler = lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps, cycle_momentum=False)
         else:
             scheduler = lr_scheduler.ConstantLR(optimizer, factor=1.0)
         if not rising:
             return scheduler
         warmup = lr_scheduler.LinearLR(optimizer, start_factor=1 / (rising + 1), total_iters=rising)
         return lr_scheduler.SequentialLR(optimizer, [warmup, scheduler], milestones=[rising])
+
+    def _cosine(self, progress: float) -> float:
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
 
 
 @dataclass(frozen=True)
@@ -226,7 +263,8 @@ class Recipe:
 
     `annealing` is for algorithms with noise. `batchnorm_batches`: how many batches of training images BatchNorm's
     statistics are estimated from anew, with the noise removed, for each validation (training goes on with its own) and
-    at the end; 0: never. `start` is a full-precision run to start from (`--from RUN`). `deterministic` asks torch for
+    at the end; 0: never. `averaging` is the decay, for each step, of a moving average of the weights, which is what is
+    evaluated and kept (0: none); it needs `batchnorm_batches`. `start` is a full-precision run to start from (`--from RUN`). `deterministic` asks torch for
     kernels that give the same bits each time, as those of a CPU do anyway.
     """
 
@@ -238,9 +276,11 @@ class Recipe:
     algorithm: Algorithm = ANA()  # noqa: RUF009 - frozen
     annealing: Annealing = field(default_factory=Annealing)
     loss: Loss = field(default_factory=Loss)
+    distillation: Distillation = field(default_factory=Distillation)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
     batchnorm_batches: int = 0
+    averaging: float = 0.0
     seed: int = 0
     start: Path | None = None
     devices: int = 1
@@ -255,6 +295,10 @@ class Recipe:
     def __post_init__(self) -> None:
         _at_least(1, epochs=self.epochs, devices=self.devices, num_nodes=self.num_nodes)
         _at_least(0, seed=self.seed, batchnorm_batches=self.batchnorm_batches)
+        if not 0 <= self.averaging < 1:
+            raise ValueError(f"averaging is a decay in [0, 1), 0 for none, got {self.averaging}")
+        if self.averaging and not self.batchnorm_batches:
+            raise ValueError("averaged weights need BatchNorm statistics of their own: give batchnorm_batches, say 20")
         if self.schedule.warmup >= self.epochs:
             raise ValueError(f"warmup must end before the {self.epochs} epochs do, got {self.schedule.warmup:g}")
 

@@ -78,7 +78,7 @@ def load_network(path: Path) -> tuple[nn.Module, Recipe]:
     """The network of a run in eval mode, and its recipe; of an unfinished run, as far as it is."""
     folder = RunFolder.open(path)
     recipe = read(folder.recipe)
-    model = build(recipe, _images(folder))
+    model = build(recipe, images_of(path))
     model.load_state_dict(_saved_network(folder))
     return model.eval(), recipe
 
@@ -108,7 +108,7 @@ def evaluate(path: Path, device: torch.device | str | None = None) -> dict[str, 
 def untrained_network(path: Path) -> tuple[nn.Module, Tensor]:
     """The network of a run as it was before training, in eval mode, and an image for it; no checkpoint is needed."""
     folder = RunFolder.open(path)
-    images = _images(folder)
+    images = images_of(path)
     model = build(read(folder.recipe), images).eval()
     return model, torch.zeros(1, *images.shape, dtype=torch.uint8)
 
@@ -118,7 +118,7 @@ def network_of(name: str) -> tuple[nn.Module, Tensor]:
     path = Path(name)
     if path.is_dir():
         model, _ = load_network(path)
-        images = _images(RunFolder.open(path))
+        images = images_of(path)
     else:
         recipe = named(name)
         images = Images.of(load_data(recipe).train)
@@ -132,7 +132,9 @@ def unused_path(path: Path) -> Path:
     return next(candidate for candidate in candidates if not candidate.exists())
 
 
-def _images(folder: RunFolder) -> Images:
+def images_of(path: Path) -> Images:
+    """What images a run's network is for."""
+    folder = RunFolder.open(path)
     try:
         info = json.loads(folder.info.read_text())["images"]
         return Images(*(tuple(info[field]) for field in Images._fields))

@@ -24,7 +24,7 @@ from lehr.data import Steps
 from lehr.layers import Quantizer
 from lehr.training.errors import Diverged
 from lehr.training.measures import noisy_quantizers
-from lehr.training.recipe import Optimizer, Schedule
+from lehr.training.recipe import Distillation, Optimizer, Schedule
 from lehr.training.tally import Tally
 
 # How often an accelerator, or several processes, are asked whether the losses were finite: each time they wait. A
@@ -37,7 +37,7 @@ class Task(L.LightningModule):
 
     `annealed` is the epoch by which all noise is gone, None without noise. With `batchnorm`, batches of training
     images, validation runs with BatchNorm statistics estimated from them without noise, and with those of training
-    beside it. `results` holds loss and accuracy of the present epoch: "train/loss", "val/accuracy",
+    beside it. With a `teacher` the network learns from its scores as well, as `distillation` says. `results` holds loss and accuracy of the present epoch: "train/loss", "val/accuracy",
     "val/noisy_accuracy" (with the noise of training), "val/running_accuracy" (with BatchNorm's statistics of
     training), "test/loss", ...
     """
@@ -53,6 +53,8 @@ class Task(L.LightningModule):
         annealed: float | None = None,
         seed: int = 0,
         batchnorm: Iterable[Tensor] = (),
+        teacher: nn.Module | None = None,
+        distillation: Distillation | None = None,
         compile: bool = False,
     ) -> None:
         super().__init__()
@@ -65,6 +67,9 @@ class Task(L.LightningModule):
         self.seed = seed
         self.batchnorm = batchnorm
         self.results: dict[str, float] = {}
+        self._teacher = [teacher] if teacher else []  # a list, so that it is no part of what is trained and saved
+        self._distillation = distillation or Distillation()
+        self._distance = self._distillation.build()
         self._forward = torch.compile(model.forward) if compile else model.forward
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._unchecked: list[Tensor] = []
@@ -84,6 +89,11 @@ class Task(L.LightningModule):
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    def on_fit_start(self) -> None:
+        """The teacher comes to the device."""
+        for teacher in self._teacher:
+            teacher.to(self.device)
+
     def on_train_epoch_start(self) -> None:
         """What an epoch draws depends on seed, epoch and process alone, so that a resumed run draws the same."""
         torch.manual_seed(random.Random(f"{self.seed} {self.current_epoch} {self.global_rank}").getrandbits(63))
@@ -98,6 +108,10 @@ class Task(L.LightningModule):
         images, labels = batch
         scores = _single(self._forward(images))
         loss = self.loss(scores, labels)
+        for teacher in self._teacher:
+            with torch.no_grad():
+                taught = _single(teacher(images))
+            loss = torch.lerp(loss, self._distance(scores, taught), self._distillation.share)
         self._tallies["train"].add(loss, scores, labels)
         self._watch(loss.detach(), images)
         return loss

@@ -1,0 +1,7 @@
+"""`python -m lehr` is the command line `lehr`."""
+
+import sys
+
+from lehr.cli import main
+
+sys.exit(main())
