@@ -2,7 +2,8 @@
  *
  * Sums are a matrix product, (pixels, taps) x (taps, outputs), made for one block of output rows after the other; a block
  * holds whole pool windows. Values between two such layers are interleaved, (row, column, channel). Usually tiles are
- * loaded straight from a padded copy of the source, channels padded to 64: where output rows are not whole tiles of 16
+ * loaded straight from a padded copy of the source, (64 channels, row, column, channel), so that the lines of a tile are
+ * neighbours and do not fight for the same sets of the first cache: where output rows are not whole tiles of 16
  * pixels, from one copy for each column of the kernel, shifted so that the rows of a tile follow each other. The 64 taps
  * of a step are then 64 channels of one place in the kernel, and all places come before the next 64 channels.
  * Layers with few channels or unfit strides make a panel of it instead, a line of taps (kernel row, kernel column,
@@ -41,6 +42,7 @@ static inline int32_t up(int32_t n, int32_t multiple)
 typedef struct shape { /* of one group */
     int straight;           /* load tiles from the padded source, not from a panel */
     int32_t channels, deep; /* channels, and padded ones of the padded source */
+    int32_t slice, slices;  /* channels that lie together in it, and how many times */
     int32_t taps, outs;     /* padded to whole tiles and pairs of tiles */
     int32_t rows, pixels;   /* output rows of a block; its pixels, padded to pairs of tiles */
     int32_t planes, plane_rows, plane_columns; /* copies of the padded source */
@@ -53,6 +55,8 @@ static shape shape_of(const lehr_layer *layer)
     s.channels = layer->channels / layer->groups;
     s.straight = s.channels >= STRAIGHT_FROM && (layer->out_columns % SIDE == 0 || layer->stride_rows == 1);
     s.deep = s.straight ? up(s.channels, DEPTH) : s.channels;
+    s.slice = s.straight ? DEPTH : s.channels;
+    s.slices = s.deep / s.slice;
     s.taps = s.straight ? s.deep * places : up(s.channels * places, DEPTH);
     s.outs = up(layer->out_channels / layer->groups, 2 * SIDE);
     const int32_t most = s.straight ? BLOCK_PIXELS : PANEL_PIXELS;
@@ -78,35 +82,47 @@ static void interleave(const lehr_layer *layer, const int8_t *source, int8_t *to
             to[i * channels + c] = source[c * pixels + i];
 }
 
-/* The source of a group with its padding as planes, (row, column, channel), channels padded to `deep`. */
+/* Some channels of a row of the source, `n` pixels; the rest of the slice is zero. */
+static void pad_row(const int8_t *from, size_t apart, size_t n, size_t channels, size_t slice, int8_t *to)
+{
+    if (channels == DEPTH && slice == DEPTH) { /* a constant size spares the calls */
+        for (size_t x = 0; x < n; x++)
+            memcpy(to + x * DEPTH, from + x * apart, DEPTH);
+        return;
+    }
+    for (size_t x = 0; x < n; x++) {
+        memcpy(to + x * slice, from + x * apart, channels);
+        memset(to + x * slice + channels, 0, slice - channels);
+    }
+}
+
+/* The source of a group with its padding: (slice, plane, row, column, channel of the slice). */
 static void pad(const lehr_layer *layer, const shape *s, const int8_t *source, int8_t *to)
 {
-    const size_t n = (size_t)s->channels, deep = (size_t)s->deep, channels = (size_t)layer->channels;
     const int32_t stride = s->planes > 1 ? layer->stride_columns : 1;
-    for (int32_t plane = 0; plane < s->planes; plane++) {
-        const int32_t left = plane * layer->dilation_columns - layer->padding_columns;
-        int32_t first = 0, end = 0; /* columns of the plane that lie inside the source */
-        for (int32_t x = 0; x < s->plane_columns; x++) {
-            first += x * stride + left < 0;
-            end += x * stride + left < layer->columns;
-        }
-        first = first < end ? first : end;
-        for (int32_t y = 0; y < s->plane_rows; y++, to += (size_t)s->plane_columns * deep) {
-            const int32_t row = y - layer->padding_rows;
-            if (row < 0 || row >= layer->rows) {
-                memset(to, 0, (size_t)s->plane_columns * deep);
-                continue;
+    const size_t slice = (size_t)s->slice, apart = (size_t)layer->channels * (size_t)stride;
+    for (int32_t part = 0; part < s->slices; part++) {
+        const int32_t left_over = s->channels - part * s->slice;
+        const size_t channels = (size_t)(left_over < s->slice ? left_over : s->slice);
+        for (int32_t plane = 0; plane < s->planes; plane++) {
+            const int32_t left = plane * layer->dilation_columns - layer->padding_columns;
+            int32_t first = 0, end = 0; /* columns of the plane that lie inside the source */
+            for (int32_t x = 0; x < s->plane_columns; x++) {
+                first += x * stride + left < 0;
+                end += x * stride + left < layer->columns;
             }
-            const int8_t *from = source + (ptrdiff_t)(row * layer->columns + first * stride + left) * (ptrdiff_t)channels;
-            memset(to, 0, (size_t)first * deep);
-            memset(to + (size_t)end * deep, 0, (size_t)(s->plane_columns - end) * deep);
-            if (n == deep && n == channels && stride == 1) {
-                memcpy(to + (size_t)first * deep, from, (size_t)(end - first) * deep);
-                continue;
-            }
-            for (int32_t x = first; x < end; x++, from += (size_t)stride * channels) {
-                memcpy(to + (size_t)x * deep, from, n);
-                memset(to + (size_t)x * deep + n, 0, deep - n);
+            first = first < end ? first : end;
+            for (int32_t y = 0; y < s->plane_rows; y++, to += (size_t)s->plane_columns * slice) {
+                const int32_t row = y - layer->padding_rows;
+                if (row < 0 || row >= layer->rows) {
+                    memset(to, 0, (size_t)s->plane_columns * slice);
+                    continue;
+                }
+                const ptrdiff_t pixel = row * layer->columns + first * stride + left;
+                memset(to, 0, (size_t)first * slice);
+                memset(to + (size_t)end * slice, 0, (size_t)(s->plane_columns - end) * slice);
+                pad_row(source + pixel * layer->channels + part * s->slice, apart, (size_t)(end - first), channels, slice,
+                        to + (size_t)first * slice);
             }
         }
     }
@@ -145,7 +161,7 @@ static const int8_t *tile_of(const lehr_layer *layer, const shape *s, const oper
     if (y >= layer->out_rows) /* a padding tile: any will do */
         return a->base;
     const size_t row = (size_t)(y * layer->stride_rows) * (size_t)s->plane_columns;
-    return a->base + row * (size_t)s->deep + (size_t)x * a->line;
+    return a->base + row * (size_t)s->slice + (size_t)x * a->line;
 }
 
 /* 32 pixels x 32 outputs, `steps` steps of 64 taps, added to `sums` unless `fresh`. */
@@ -325,7 +341,8 @@ static void find_steps(const lehr_layer *layer, const shape *s, uint32_t *offset
         const int32_t place = i % places, ky = place / layer->kernel_columns, kx = place % layer->kernel_columns;
         const int32_t right = s->planes > 1 ? kx * s->plane_rows * s->plane_columns : kx * layer->dilation_columns;
         const int32_t pixel = ky * layer->dilation_rows * s->plane_columns + right;
-        offsets[i] = s->straight ? (uint32_t)(pixel * s->deep + i / places * DEPTH) : (uint32_t)(i * DEPTH);
+        const int32_t slice = i / places * s->planes * s->plane_rows * s->plane_columns;
+        offsets[i] = (uint32_t)((s->straight ? slice + pixel : i) * DEPTH);
     }
 }
 
@@ -339,7 +356,7 @@ void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, 
     int32_t *sums = (int32_t *)(void *)(base + a.sums), *cuts = (int32_t *)(void *)(base + a.cuts);
     int32_t *directions = (int32_t *)(void *)(base + a.directions), *codes = (int32_t *)(void *)(base + a.codes);
     uint32_t *offsets = (uint32_t *)(void *)(base + a.offsets);
-    const int32_t apart = s.planes > 1 ? s.deep : s.deep * layer->stride_columns;
+    const int32_t apart = s.planes > 1 ? s.slice : s.slice * layer->stride_columns;
     const operand lines = {s.straight ? padded : panel, (size_t)(s.straight ? apart : s.taps), offsets};
     const int32_t outs = layer->out_channels / layer->groups, columns = layer->out_columns;
     const int32_t last = layer->out_rows / layer->pool_rows * layer->pool_rows;
