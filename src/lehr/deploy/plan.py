@@ -41,6 +41,7 @@ VECTOR_BYTES = {"scalar": 8, "avx2": 32, "avx512": 64, "amx": 64}
 
 _TYPE_OF = {np.dtype(np.int8): 0, np.dtype(np.int16): 1, np.dtype(np.int32): 2, np.dtype(np.float32): 3}
 _TRITS = {-1, 0, 1}
+_MOST_TRIT_SUM = 1 << 25  # tiles of trits make 64 times the sums, in int32: MOST in runtime/amx.c
 
 # Making a table costs about as much as eight outputs' look-ups: with fewer outputs the direct kernel wins.
 _FEWEST_OUTPUTS = 8
@@ -137,9 +138,9 @@ class Layer:
         padded = align((height * width + 16) * (_up(channels, 64) if straight else channels) + 16)
         panel = 0 if straight else pixels * taps + 64
         values = 0 if self.source_interleaved else align(self.channels * self.rows * self.columns)
-        trits = 18 * 2 * 1024 if KERNELS[self.kernel] == "TRITS" else 0
+        trits = 9 * 2 * 1024 if KERNELS[self.kernel] == "TRITS" else 0
         sums = 4 * pixels * _up(outs, 32)
-        return values + padded + panel + trits + sums + 4 * (taps // 64) + 4 * outs * (self.steps + 2)
+        return values + padded + panel + trits + sums + 4 * (taps // 64) + 4 * outs * (self.steps + 1)
 
 
 # The struct's fields in its order, with their Python types.
@@ -373,7 +374,8 @@ def _kernel(operation: Conv, source: Value, value: Value, *, matrix: bool) -> tu
     """The kernel for a convolution, and for the direct one the reason."""
     out, channels, rows, columns = operation.shape
     if matrix and value.kind == "integer" and source.dtype == np.int8 and out // operation.groups >= _FEWEST_OUTPUTS:
-        return "TRITS" if _is_ternary(operation.weight) else "MATRIX", ""
+        few = value.low > -_MOST_TRIT_SUM and value.high < _MOST_TRIT_SUM
+        return "TRITS" if few and _is_ternary(operation.weight) else "MATRIX", ""
     if not _is_ternary(operation.weight):
         return "DIRECT", "the weights are not in {-1, 0, 1}"
     if source.kind == "float":
@@ -443,15 +445,15 @@ def _digits(weight: Weights) -> np.ndarray:
 
 
 def _trit_tiles(weight: Weights, groups: int, *, straight: bool) -> np.ndarray:
-    """The same for trits, two bits each: outputs i, i + 4, i + 8, i + 12 of a tile share a byte."""
+    """The same for trits, two bits each: four rows of a tile share a row, the first one in the highest bits."""
     out, *taps = weight.codes.shape
     outs = out // groups
-    digits = np.ones((groups, _up(outs, 32), *taps), np.uint8)
-    digits[:, :outs] = _digits(weight).reshape(groups, outs, *taps)
-    fours = digits.reshape(groups, -1, 2, 4, 4, *taps)
-    packed = fours[:, :, :, 0] | fours[:, :, :, 1] << 2 | fours[:, :, :, 2] << 4 | fours[:, :, :, 3] << 6
-    tiles = _tile_taps(packed, 0b01010101, straight=straight)  # padding: four zero trits
-    return np.ascontiguousarray(tiles.transpose(0, 1, 4, 2, 5, 3, 6))
+    bits = np.zeros((groups, _up(outs, 32), *taps), np.uint8)
+    bits[:, :outs] = (np.array(weight.levels) & 3).astype(np.uint8)[weight.codes].reshape(groups, outs, *taps)
+    tiles = _tile_taps(bits.reshape(groups, -1, 2, 16, *taps), 0, straight=straight)
+    rows = np.moveaxis(tiles.reshape(*tiles.shape[:-2], 4, 4, 4), -2, 0)
+    packed = rows[0] << 6 | rows[1] << 4 | rows[2] << 2 | rows[3]
+    return np.ascontiguousarray(packed.transpose(0, 1, 4, 2, 5, 3, 6))
 
 
 def _bit_planes(weight: Weights) -> np.ndarray:

@@ -10,8 +10,10 @@
  * channel) for each pixel.
  *
  * Weights lie as (group, pair of tiles, 64 taps, tile of the pair, taps / 4, 16 outputs, 4 taps), padded with zeros: what
- * the engine prepares when a network is loaded. Trits take two bits, trit + 1: byte i of a row of a tile holds its bytes
- * i, i + 16, i + 32 and i + 48. They are expanded just before use, as reading them costs more than that. */
+ * the engine prepares when a network is loaded. Trits take two bits, their last two: a byte holds those of four rows of a
+ * tile, one below the other, the first row's in its highest bits. They are expanded just before use, as reading them costs
+ * more than that, and to -64, 0 and 64, as shifting and masking is then all there is to do: sums come out 64 times as
+ * large. */
 #define _GNU_SOURCE /* syscall */
 #ifdef LEHR_HAVE_AMX
 
@@ -27,11 +29,14 @@ enum {
     SIDE = 16,          /* pixels or outputs of a tile */
     DEPTH = 64,         /* taps of a tile */
     TILE = SIDE * DEPTH,
+    UNIT = 64,          /* what trits are multiplied with, */
+    MOST = 1 << 25,     /* and what sums then are below, so that their multiples are int32 */
+    PAIR = 2 * SIDE,    /* pixels or outputs of the two tiles that are multiplied with two others */
     STRAIGHT_FROM = 16, /* channels: with fewer, padding to 64 would cost more than a panel */
     PANEL_PIXELS = 64,  /* of a block, about; more would make a panel too large for the second cache, */
     BLOCK_PIXELS = 256, /* fewer would have the weights read and expanded too often */
     SLACK = 16,         /* bytes that may be read or written past an end */
-    STEPS = 18          /* steps of 64 taps at a time, so that their tiles stay in the first cache */
+    STEPS = 9           /* steps of 64 taps at a time, so that their tiles stay in the first cache */
 };
 
 static inline int32_t up(int32_t n, int32_t multiple)
@@ -58,12 +63,12 @@ static shape shape_of(const lehr_layer *layer)
     s.slice = s.straight ? DEPTH : s.channels;
     s.slices = s.deep / s.slice;
     s.taps = s.straight ? s.deep * places : up(s.channels * places, DEPTH);
-    s.outs = up(layer->out_channels / layer->groups, 2 * SIDE);
+    s.outs = up(layer->out_channels / layer->groups, PAIR);
     const int32_t most = s.straight ? BLOCK_PIXELS : PANEL_PIXELS;
     const int32_t fit = most / layer->out_columns / layer->pool_rows * layer->pool_rows;
     const int32_t whole = layer->out_rows / layer->pool_rows * layer->pool_rows;
     s.rows = fit > whole ? whole : fit > 0 ? fit : layer->pool_rows;
-    s.pixels = up(s.rows * layer->out_columns, 2 * SIDE);
+    s.pixels = up(s.rows * layer->out_columns, PAIR);
     s.planes = s.straight && layer->out_columns % SIDE != 0 ? layer->kernel_columns : 1;
     s.plane_rows = (layer->out_rows - 1) * layer->stride_rows + (layer->kernel_rows - 1) * layer->dilation_rows + 1;
     s.plane_columns = layer->out_columns;
@@ -85,15 +90,14 @@ static void interleave(const lehr_layer *layer, const int8_t *source, int8_t *to
 /* Some channels of a row of the source, `n` pixels; the rest of the slice is zero. */
 static void pad_row(const int8_t *from, size_t apart, size_t n, size_t channels, size_t slice, int8_t *to)
 {
-    if (channels == DEPTH && slice == DEPTH) { /* a constant size spares the calls */
+    if (slice == DEPTH) {
+        const __mmask64 here = channels >= DEPTH ? ~UINT64_C(0) : (UINT64_C(1) << channels) - 1;
         for (size_t x = 0; x < n; x++)
-            memcpy(to + x * DEPTH, from + x * apart, DEPTH);
+            _mm512_storeu_si512(to + x * DEPTH, _mm512_maskz_loadu_epi8(here, from + x * apart));
         return;
     }
-    for (size_t x = 0; x < n; x++) {
+    for (size_t x = 0; x < n; x++)
         memcpy(to + x * slice, from + x * apart, channels);
-        memset(to + x * slice + channels, 0, slice - channels);
-    }
 }
 
 /* The source of a group with its padding: (slice, plane, row, column, channel of the slice). */
@@ -164,12 +168,25 @@ static const int8_t *tile_of(const lehr_layer *layer, const shape *s, const oper
     return a->base + row * (size_t)s->slice + (size_t)x * a->line;
 }
 
-/* 32 pixels x 32 outputs, `steps` steps of 64 taps, added to `sums` unless `fresh`. */
-static void multiply(const int8_t *upper, const int8_t *lower, size_t line, const uint32_t *offsets,
-                     const int8_t *weights, int32_t steps, int fresh, int32_t *sums, size_t stride)
+/* Trits of four rows of a tile at a time, times UNIT. */
+static inline void expand(const uint8_t *packed, size_t fours, int8_t *to)
 {
-    int32_t *const below = sums + SIDE * stride;
-    const size_t bytes = stride * sizeof *sums;
+    const __m512i field = _mm512_set1_epi8((char)0xc0);
+    for (size_t four = 0; four < fours; four++, packed += DEPTH, to += 4 * DEPTH) {
+        const __m512i bits = _mm512_loadu_si512(packed);
+        _mm512_storeu_si512(to, _mm512_and_si512(bits, field));
+        _mm512_storeu_si512(to + DEPTH, _mm512_and_si512(_mm512_slli_epi16(bits, 2), field));
+        _mm512_storeu_si512(to + 2 * DEPTH, _mm512_and_si512(_mm512_slli_epi16(bits, 4), field));
+        _mm512_storeu_si512(to + 3 * DEPTH, _mm512_and_si512(_mm512_slli_epi16(bits, 6), field));
+    }
+}
+
+/* 32 pixels x 32 outputs, `steps` steps of 64 taps, added to `sums` (pixel, output) unless `fresh`. */
+static void multiply(const int8_t *upper, const int8_t *lower, size_t line, const uint32_t *offsets,
+                     const int8_t *weights, int32_t steps, int fresh, int32_t *sums)
+{
+    int32_t *const below = sums + SIDE * PAIR;
+    const size_t bytes = PAIR * sizeof *sums;
     if (fresh) {
         _tile_zero(0);
         _tile_zero(1);
@@ -197,119 +214,128 @@ static void multiply(const int8_t *upper, const int8_t *lower, size_t line, cons
     _tile_stored(3, below + SIDE, bytes);
 }
 
-/* Trits of whole tiles as int8; meanwhile the next ones, as many, are fetched. */
-static void expand(const uint8_t *packed, size_t rows, int8_t *to)
-{
-    const __m512i shifts = _mm512_set_epi64(6, 6, 4, 4, 2, 2, 0, 0), field = _mm512_set1_epi8(3), one = _mm512_set1_epi8(1);
-    const uint8_t *next = packed + rows * SIDE;
-    for (size_t row = 0; row < rows; row++, packed += SIDE, next += SIDE, to += DEPTH) {
-        const __m512i four = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)packed));
-        const __m512i digits = _mm512_and_si512(_mm512_srlv_epi64(four, shifts), field);
-        _mm512_storeu_si512(to, _mm512_sub_epi8(digits, one));
-        if (row % 4 == 0)
-            _mm_prefetch((const char *)next, _MM_HINT_T0);
-    }
-}
-
-/* All sums of a block: (pixel, output). `trits` has room for STEPS pairs of tiles, or is NULL for int8 weights. */
+/* All sums of a block: (pair of tiles, pixel, output). `trits` has room for STEPS pairs of tiles, or is NULL for int8
+ * weights. All outputs come before the next steps, whose values stay in the first cache meanwhile. */
 static void multiply_block(const lehr_layer *layer, const shape *s, const operand *a, int32_t top, const uint8_t *weights,
                            int8_t *trits, int32_t *sums)
 {
     const int32_t steps = s->taps / DEPTH;
     for (int32_t first = 0; first < steps; first += STEPS) {
         const int32_t count = steps - first < STEPS ? steps - first : STEPS;
-        for (int32_t out = 0; out < s->outs; out += 2 * SIDE) {
-            const size_t at = ((size_t)out / (2 * SIDE) * (size_t)steps + (size_t)first) * 2 * TILE;
+        for (int32_t out = 0; out < s->outs; out += PAIR) {
+            const size_t at = ((size_t)out / PAIR * (size_t)steps + (size_t)first) * 2 * TILE;
             const int8_t *pair = trits != NULL ? trits : (const int8_t *)weights + at;
+            int32_t *const here = sums + (size_t)out * (size_t)s->pixels;
             if (trits != NULL)
-                expand(weights + at / 4, (size_t)count * 2 * SIDE, trits);
-            for (int32_t pixel = 0; pixel < s->pixels; pixel += 2 * SIDE)
+                expand(weights + at / 4, (size_t)count * PAIR / 4, trits);
+            for (int32_t pixel = 0; pixel < s->pixels; pixel += PAIR)
                 multiply(tile_of(layer, s, a, top, pixel), tile_of(layer, s, a, top, pixel + SIDE), a->line,
-                         a->offsets + first, pair, count, first == 0, sums + (size_t)pixel * (size_t)s->outs + out,
-                         (size_t)s->outs);
+                         a->offsets + first, pair, count, first == 0, here + pixel * PAIR);
         }
     }
 }
 
-/* Thresholds and levels of all outputs of one pixel. `cuts` holds (step, output), `directions` +1 or -1. */
-static void cut_line(const lehr_layer *layer, int32_t outs, const int32_t *restrict sums, const int32_t *restrict cuts,
+/* Thresholds and levels of `n` outputs of one pixel. `cuts` holds (step, output), `directions` +1 or -1. */
+static void cut_line(const lehr_layer *layer, int32_t n, const int32_t *restrict sums, const int32_t *restrict cuts,
                      const int32_t *restrict directions, int32_t *restrict values)
 {
-    for (int32_t i = 0; i < outs; i++)
+    const int32_t outs = layer->out_channels / layer->groups;
+    for (int32_t i = 0; i < n; i++)
         values[i] = 0;
     for (int32_t k = 0; k < layer->steps; k++, cuts += outs)
-        for (int32_t i = 0; i < outs; i++)
+        for (int32_t i = 0; i < n; i++)
             values[i] += directions[i] * sums[i] >= cuts[i];
-    for (int32_t i = 0; i < outs; i++)
+    for (int32_t i = 0; i < n; i++)
         values[i] = layer->levels[values[i]];
 }
 
-/* The usual case for all pixels of a block, 16 outputs at a time: three neighbouring levels in int8, interleaved. */
-static void finish_ternary(const lehr_layer *layer, const shape *s, int32_t rows, const int32_t *sums,
-                           const int32_t *cuts, const int32_t *directions, int8_t *to)
+/* The largest of each sum of a pool window, or the sums themselves: (pixel, output) of a pair of tiles. */
+static inline __m512i most_of(const int32_t *window, int32_t height, int32_t width, int32_t columns)
 {
-    const int32_t outs = layer->out_channels / layer->groups, columns = layer->out_columns;
-    const int32_t width = layer->pool_columns, height = layer->pool_rows;
-    const __m512i one = _mm512_set1_epi32(1), lowest = _mm512_set1_epi32(layer->levels[0]);
-    for (int32_t out = 0; out < outs; out += SIDE) {
-        const __mmask16 here = (__mmask16)(outs - out >= SIDE ? 0xffff : (1 << (outs - out)) - 1);
-        const __m512i first = _mm512_maskz_loadu_epi32(here, cuts + out);
-        const __m512i second = _mm512_maskz_loadu_epi32(here, cuts + outs + out);
-        const __mmask16 minus = _mm512_movepi32_mask(_mm512_maskz_loadu_epi32(here, directions + out));
-        int8_t *pixel = to + out;
-        for (int32_t y = 0; y < rows; y += height)
-            for (int32_t x = 0; x + width <= columns; x += width, pixel += layer->out_channels) {
-                const int32_t *window = sums + (size_t)(y * columns + x) * (size_t)s->outs + out;
-                __m512i sum = _mm512_loadu_si512(window);
-                for (int32_t below = 0; below < height; below++)
-                    for (int32_t right = 0; right < width; right++)
-                        sum = _mm512_max_epi32(sum, _mm512_loadu_si512(window + (below * columns + right) * s->outs));
-                sum = _mm512_mask_sub_epi32(sum, minus, _mm512_setzero_si512(), sum);
-                __m512i level = _mm512_mask_add_epi32(lowest, _mm512_cmpge_epi32_mask(sum, first), lowest, one);
-                level = _mm512_mask_add_epi32(level, _mm512_cmpge_epi32_mask(sum, second), level, one);
-                _mm512_mask_cvtepi32_storeu_epi8(pixel, here, level);
-            }
-    }
+    __m512i most = _mm512_loadu_si512(window);
+    for (int32_t part = 1; part < height * width; part++)
+        most = _mm512_max_epi32(most, _mm512_loadu_si512(window + (part / width * columns + part % width) * PAIR));
+    return most;
 }
 
-/* Pool, thresholds and levels for one block of a group. */
-static void finish(const lehr_layer *layer, const shape *s, int32_t group, int32_t top, int32_t rows, int32_t *sums,
-                   const int32_t *cuts, const int32_t *directions, int32_t *values, void *target)
+/* The usual case, a pair of tiles: three neighbouring levels in int8, interleaved. */
+static inline void finish_ternary(const lehr_layer *layer, int32_t n, int32_t rows, int32_t height, int32_t width,
+                                  const int32_t *sums, const int32_t *cuts, const int32_t *directions, int8_t *to)
 {
     const int32_t outs = layer->out_channels / layer->groups, columns = layer->out_columns;
-    const int32_t pooled_rows = layer->out_rows / layer->pool_rows, pooled_columns = columns / layer->pool_columns;
-    const size_t pixels = (size_t)pooled_rows * (size_t)pooled_columns;
-    const size_t start = (size_t)(top / layer->pool_rows) * (size_t)pooled_columns;
-    const int16_t *levels = layer->levels;
-    int8_t *line = (int8_t *)target + start * (size_t)layer->out_channels + (size_t)(group * outs); /* if interleaved */
-    if (layer->steps == 2 && layer->target_interleaved && levels[1] == levels[0] + 1 && levels[2] == levels[0] + 2) {
-        finish_ternary(layer, s, rows, sums, cuts, directions, line);
+    const __mmask32 here = n >= PAIR ? 0xffffffffu : (1u << n) - 1;
+    const __mmask16 left = (__mmask16)here, right = (__mmask16)(here >> SIDE);
+    const __m512i zero = _mm512_setzero_si512();
+    const __m512i first[2] = {_mm512_maskz_loadu_epi32(left, cuts), _mm512_maskz_loadu_epi32(right, cuts + SIDE)};
+    const __m512i second[2] = {_mm512_maskz_loadu_epi32(left, cuts + outs),
+                               _mm512_maskz_loadu_epi32(right, cuts + outs + SIDE)};
+    const __mmask16 minus[2] = {_mm512_movepi32_mask(_mm512_maskz_loadu_epi32(left, directions)),
+                                _mm512_movepi32_mask(_mm512_maskz_loadu_epi32(right, directions + SIDE))};
+    const __m256i levels[3] = {_mm256_set1_epi8((char)layer->levels[0]), _mm256_set1_epi8((char)layer->levels[1]),
+                               _mm256_set1_epi8((char)layer->levels[2])};
+    for (int32_t y = 0; y < rows; y += height)
+        for (int32_t x = 0; x + width <= columns; x += width, to += layer->out_channels) {
+            const int32_t *window = sums + (size_t)(y * columns + x) * PAIR;
+            __m512i a = most_of(window, height, width, columns), b = most_of(window + SIDE, height, width, columns);
+            a = _mm512_mask_sub_epi32(a, minus[0], zero, a);
+            b = _mm512_mask_sub_epi32(b, minus[1], zero, b);
+            const __mmask32 middle =
+                _mm512_kunpackw(_mm512_cmpge_epi32_mask(b, first[1]), _mm512_cmpge_epi32_mask(a, first[0]));
+            const __mmask32 high =
+                _mm512_kunpackw(_mm512_cmpge_epi32_mask(b, second[1]), _mm512_cmpge_epi32_mask(a, second[0]));
+            const __m256i codes = _mm256_mask_mov_epi8(_mm256_mask_mov_epi8(levels[0], middle, levels[1]), high, levels[2]);
+            _mm256_mask_storeu_epi8(to, here, codes);
+        }
+}
+
+/* Pool, thresholds and levels for `n` outputs from `out` on, a pair of tiles of a group's block. */
+static void finish(const lehr_layer *layer, const shape *s, int32_t group, int32_t top, int32_t rows, int32_t out,
+                   int32_t *sums, const int32_t *cuts, const int32_t *directions, void *target)
+{
+    const int32_t outs = layer->out_channels / layer->groups, columns = layer->out_columns;
+    const int32_t n = outs - out < PAIR ? outs - out : PAIR, height = layer->pool_rows, width = layer->pool_columns;
+    const int32_t pooled_rows = layer->out_rows / height, pooled_columns = columns / width;
+    const size_t pixels = (size_t)pooled_rows * (size_t)pooled_columns, channel = (size_t)(group * outs + out);
+    const size_t start = (size_t)(top / height) * (size_t)pooled_columns;
+    int8_t *line = (int8_t *)target + start * (size_t)layer->out_channels + channel; /* if interleaved */
+    sums += (size_t)out * (size_t)s->pixels;
+    cuts += out;
+    directions += out;
+    if (layer->steps == 2 && layer->target_interleaved) {
+        if (height == 1 && width == 1) /* constants, so that the compiler unrolls */
+            finish_ternary(layer, n, rows, 1, 1, sums, cuts, directions, line);
+        else if (height == 2 && width == 2)
+            finish_ternary(layer, n, rows, 2, 2, sums, cuts, directions, line);
+        else
+            finish_ternary(layer, n, rows, height, width, sums, cuts, directions, line);
         return;
     }
     size_t pixel = start;
-    for (int32_t y = 0; y < rows; y += layer->pool_rows)
+    int32_t values[PAIR];
+    for (int32_t y = 0; y < rows; y += height)
         for (int32_t x = 0; x < pooled_columns; x++, pixel++, line += layer->out_channels) {
-            int32_t *most = sums + (size_t)(y * columns + x * layer->pool_columns) * (size_t)s->outs;
-            for (int32_t part = 1; part < layer->pool_rows * layer->pool_columns; part++) {
-                const int32_t below = part / layer->pool_columns, right = part % layer->pool_columns;
-                const int32_t *other = most + (size_t)(below * columns + right) * (size_t)s->outs;
-                for (int32_t i = 0; i < outs; i++)
+            int32_t *most = sums + (size_t)(y * columns + x * width) * PAIR;
+            for (int32_t part = 1; part < height * width; part++) {
+                const int32_t *other = most + (size_t)(part / width * columns + part % width) * PAIR;
+                for (int32_t i = 0; i < n; i++)
                     most[i] = other[i] > most[i] ? other[i] : most[i];
             }
             if (layer->steps > 0) {
-                cut_line(layer, outs, most, cuts, directions, values);
+                cut_line(layer, n, most, cuts, directions, values);
                 most = values;
             }
-            for (int32_t i = 0; i < outs; i++)
+            for (int32_t i = 0; i < n && layer->steps == 0 && layer->kernel == LEHR_TRITS; i++)
+                most[i] /= UNIT;
+            for (int32_t i = 0; i < n; i++)
                 if (layer->target_interleaved)
                     line[i] = (int8_t)most[i];
                 else
-                    lehr_store(layer->target_type, target, (size_t)(group * outs + i) * pixels + pixel, most[i]);
+                    lehr_store(layer->target_type, target, (channel + (size_t)i) * pixels + pixel, most[i]);
         }
 }
 
 typedef struct areas { /* offsets in scratch, in bytes */
-    size_t values, padded, panel, offsets, trits, sums, cuts, directions, codes, total;
+    size_t values, padded, panel, offsets, trits, sums, cuts, directions, total;
 } areas;
 
 static areas areas_of(const lehr_layer *layer)
@@ -328,8 +354,7 @@ static areas areas_of(const lehr_layer *layer)
     a.offsets = a.sums + (size_t)s.pixels * (size_t)s.outs * word;
     a.cuts = a.offsets + (size_t)(s.taps / DEPTH) * word;
     a.directions = a.cuts + (size_t)layer->steps * outs * word;
-    a.codes = a.directions + outs * word;
-    a.total = a.codes + outs * word;
+    a.total = a.directions + outs * word;
     return a;
 }
 
@@ -346,6 +371,14 @@ static void find_steps(const lehr_layer *layer, const shape *s, uint32_t *offset
     }
 }
 
+/* A threshold for sums of weights times UNIT; beyond MOST only "always" and "never" are left. */
+static int32_t cut_at(int32_t threshold, int times_unit)
+{
+    if (!times_unit)
+        return threshold;
+    return (threshold < -MOST ? -MOST : threshold > MOST - 1 ? MOST - 1 : threshold) * UNIT;
+}
+
 void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, void *scratch)
 {
     const shape s = shape_of(layer);
@@ -354,7 +387,7 @@ void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, 
     int8_t *const padded = (int8_t *)base + a.padded, *const panel = (int8_t *)base + a.panel;
     int8_t *const trits = layer->kernel == LEHR_TRITS ? (int8_t *)base + a.trits : NULL;
     int32_t *sums = (int32_t *)(void *)(base + a.sums), *cuts = (int32_t *)(void *)(base + a.cuts);
-    int32_t *directions = (int32_t *)(void *)(base + a.directions), *codes = (int32_t *)(void *)(base + a.codes);
+    int32_t *directions = (int32_t *)(void *)(base + a.directions);
     uint32_t *offsets = (uint32_t *)(void *)(base + a.offsets);
     const int32_t apart = s.planes > 1 ? s.slice : s.slice * layer->stride_columns;
     const operand lines = {s.straight ? padded : panel, (size_t)(s.straight ? apart : s.taps), offsets};
@@ -380,7 +413,7 @@ void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, 
         for (int32_t i = 0; i < outs && layer->steps > 0; i++) {
             directions[i] = layer->directions[group * outs + i];
             for (int32_t k = 0; k < layer->steps; k++)
-                cuts[k * outs + i] = thresholds[(group * outs + i) * layer->steps + k];
+                cuts[k * outs + i] = cut_at(thresholds[(group * outs + i) * layer->steps + k], trits != NULL);
         }
         pad(layer, &s, values, padded);
         for (int32_t top = 0; top < last; top += s.rows) {
@@ -389,7 +422,8 @@ void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, 
                 for (int32_t x = 0; x < columns; x++)
                     fill_line(layer, &s, padded, top + y, x, panel + (size_t)(y * columns + x) * (size_t)s.taps);
             multiply_block(layer, &s, &lines, top, weights, trits, sums);
-            finish(layer, &s, group, top, rows, sums, cuts, directions, codes, target);
+            for (int32_t out = 0; out < outs; out += PAIR)
+                finish(layer, &s, group, top, rows, out, sums, cuts, directions, target);
         }
     }
     _tile_release();
