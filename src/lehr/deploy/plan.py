@@ -139,7 +139,7 @@ class Layer:
         panel = 0 if straight else pixels * taps + 64
         values = 0 if self.source_interleaved else align(self.channels * self.rows * self.columns)
         trits = 9 * 2 * 1024 if KERNELS[self.kernel] == "TRITS" else 0
-        sums = 4 * pixels * _up(outs, 32)
+        sums = 4 * pixels * 32
         return values + padded + panel + trits + sums + 4 * (taps // 64) + 4 * outs * (self.steps + 1)
 
 

@@ -96,6 +96,10 @@ static void pad_row(const int8_t *from, size_t apart, size_t n, size_t channels,
             _mm512_storeu_si512(to + x * DEPTH, _mm512_maskz_loadu_epi8(here, from + x * apart));
         return;
     }
+    if (apart == slice) { /* neighbours there as here */
+        memcpy(to, from, n * slice);
+        return;
+    }
     for (size_t x = 0; x < n; x++)
         memcpy(to + x * slice, from + x * apart, channels);
 }
@@ -132,21 +136,26 @@ static void pad(const lehr_layer *layer, const shape *s, const int8_t *source, i
     }
 }
 
-/* The taps of one output pixel from the padded source. Up to 15 bytes after them are overwritten: nothing yet, or taps that
- * pad, whose weights are zero. */
-static void fill_line(const lehr_layer *layer, const shape *s, const int8_t *padded, int32_t y, int32_t x, int8_t *to)
+/* The taps of each pixel of an output row from the padded source. Where it is faster, up to 15 bytes more are copied than
+ * belong there: to taps that come next, or that pad, whose weights are zero. */
+static void fill_row(const lehr_layer *layer, const shape *s, const int8_t *padded, int32_t y, int8_t *to)
 {
     const int32_t columns = layer->kernel_columns, step = layer->dilation_columns;
     const int32_t runs = step == 1 ? 1 : columns; /* neighbouring columns lie in one run */
     const size_t n = (size_t)(step == 1 ? columns : 1) * (size_t)s->deep;
-    const size_t line = (size_t)s->plane_columns * (size_t)s->deep;
-    const int8_t *from = padded + (size_t)(y * layer->stride_rows) * line + (size_t)(x * layer->stride_columns * s->deep);
-    for (int32_t ky = 0; ky < layer->kernel_rows; ky++, from += (size_t)layer->dilation_rows * line)
-        for (int32_t run = 0; run < runs; run++, to += n) {
-            if (n <= SLACK) /* a constant size spares the call */
-                memcpy(to, from + run * step * s->deep, SLACK);
+    const size_t line = (size_t)s->plane_columns * (size_t)s->deep, taps = (size_t)s->taps;
+    const size_t apart = (size_t)layer->stride_columns * (size_t)s->deep, pixels = (size_t)layer->out_columns;
+    size_t tap = 0;
+    padded += (size_t)(y * layer->stride_rows) * line;
+    for (int32_t ky = 0; ky < layer->kernel_rows; ky++, padded += (size_t)layer->dilation_rows * line)
+        for (int32_t run = 0; run < runs; run++, tap += n) {
+            const int8_t *from = padded + run * step * s->deep;
+            if (n <= SLACK && tap + SLACK <= taps) /* a constant size spares the call */
+                for (size_t x = 0; x < pixels; x++)
+                    memcpy(to + x * taps + tap, from + x * apart, SLACK);
             else
-                memcpy(to, from + run * step * s->deep, n);
+                for (size_t x = 0; x < pixels; x++)
+                    memcpy(to + x * taps + tap, from + x * apart, n);
         }
 }
 
@@ -214,24 +223,20 @@ static void multiply(const int8_t *upper, const int8_t *lower, size_t line, cons
     _tile_stored(3, below + SIDE, bytes);
 }
 
-/* All sums of a block: (pair of tiles, pixel, output). `trits` has room for STEPS pairs of tiles, or is NULL for int8
- * weights. All outputs come before the next steps, whose values stay in the first cache meanwhile. */
+/* The sums of a block for a pair of tiles of outputs, (pixel, output). `trits` has room for STEPS pairs of tiles, or is NULL
+ * for int8 weights. */
 static void multiply_block(const lehr_layer *layer, const shape *s, const operand *a, int32_t top, const uint8_t *weights,
                            int8_t *trits, int32_t *sums)
 {
     const int32_t steps = s->taps / DEPTH;
     for (int32_t first = 0; first < steps; first += STEPS) {
         const int32_t count = steps - first < STEPS ? steps - first : STEPS;
-        for (int32_t out = 0; out < s->outs; out += PAIR) {
-            const size_t at = ((size_t)out / PAIR * (size_t)steps + (size_t)first) * 2 * TILE;
-            const int8_t *pair = trits != NULL ? trits : (const int8_t *)weights + at;
-            int32_t *const here = sums + (size_t)out * (size_t)s->pixels;
-            if (trits != NULL)
-                expand(weights + at / 4, (size_t)count * PAIR / 4, trits);
-            for (int32_t pixel = 0; pixel < s->pixels; pixel += PAIR)
-                multiply(tile_of(layer, s, a, top, pixel), tile_of(layer, s, a, top, pixel + SIDE), a->line,
-                         a->offsets + first, pair, count, first == 0, here + pixel * PAIR);
-        }
+        const int8_t *pair = trits != NULL ? trits : (const int8_t *)weights + (size_t)first * 2 * TILE;
+        if (trits != NULL)
+            expand(weights + (size_t)first * 2 * TILE / 4, (size_t)count * PAIR / 4, trits);
+        for (int32_t pixel = 0; pixel < s->pixels; pixel += PAIR)
+            multiply(tile_of(layer, s, a, top, pixel), tile_of(layer, s, a, top, pixel + SIDE), a->line,
+                     a->offsets + first, pair, count, first == 0, sums + pixel * PAIR);
     }
 }
 
@@ -289,7 +294,7 @@ static inline void finish_ternary(const lehr_layer *layer, int32_t n, int32_t ro
 }
 
 /* Pool, thresholds and levels for `n` outputs from `out` on, a pair of tiles of a group's block. */
-static void finish(const lehr_layer *layer, const shape *s, int32_t group, int32_t top, int32_t rows, int32_t out,
+static void finish(const lehr_layer *layer, int32_t group, int32_t top, int32_t rows, int32_t out,
                    int32_t *sums, const int32_t *cuts, const int32_t *directions, void *target)
 {
     const int32_t outs = layer->out_channels / layer->groups, columns = layer->out_columns;
@@ -298,7 +303,6 @@ static void finish(const lehr_layer *layer, const shape *s, int32_t group, int32
     const size_t pixels = (size_t)pooled_rows * (size_t)pooled_columns, channel = (size_t)(group * outs + out);
     const size_t start = (size_t)(top / height) * (size_t)pooled_columns;
     int8_t *line = (int8_t *)target + start * (size_t)layer->out_channels + channel; /* if interleaved */
-    sums += (size_t)out * (size_t)s->pixels;
     cuts += out;
     directions += out;
     if (layer->steps == 2 && layer->target_interleaved) {
@@ -351,7 +355,7 @@ static areas areas_of(const lehr_layer *layer)
     a.panel = a.padded + (padded + SLACK + 63) / 64 * 64;
     a.trits = a.panel + (s.straight ? 0 : (size_t)s.pixels * (size_t)s.taps + 64);
     a.sums = a.trits + (layer->kernel == LEHR_TRITS ? STEPS * 2 * TILE : 0);
-    a.offsets = a.sums + (size_t)s.pixels * (size_t)s.outs * word;
+    a.offsets = a.sums + (size_t)s.pixels * PAIR * word;
     a.cuts = a.offsets + (size_t)(s.taps / DEPTH) * word;
     a.directions = a.cuts + (size_t)layer->steps * outs * word;
     a.total = a.directions + outs * word;
@@ -396,7 +400,7 @@ void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, 
     const int32_t *thresholds = layer->thresholds;
     const int8_t *values = source;
     const uint8_t *weights = layer->weights;
-    const size_t weight_bytes = (size_t)s.taps * (size_t)s.outs / (trits != NULL ? 4 : 1);
+    const size_t pair_bytes = (size_t)s.taps * PAIR / (trits != NULL ? 4 : 1);
     struct {
         uint8_t palette, start, reserved[14];
         uint16_t bytes[16]; /* of a row */
@@ -409,7 +413,7 @@ void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, 
     }
     find_steps(layer, &s, offsets);
     _tile_loadconfig(&tiles);
-    for (int32_t group = 0; group < layer->groups; group++, weights += weight_bytes, values += s.channels) {
+    for (int32_t group = 0; group < layer->groups; group++, weights += pair_bytes * (size_t)s.outs / PAIR, values += s.channels) {
         for (int32_t i = 0; i < outs && layer->steps > 0; i++) {
             directions[i] = layer->directions[group * outs + i];
             for (int32_t k = 0; k < layer->steps; k++)
@@ -419,11 +423,11 @@ void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, 
         for (int32_t top = 0; top < last; top += s.rows) {
             const int32_t rows = last - top < s.rows ? last - top : s.rows;
             for (int32_t y = 0; y < rows && !s.straight; y++)
-                for (int32_t x = 0; x < columns; x++)
-                    fill_line(layer, &s, padded, top + y, x, panel + (size_t)(y * columns + x) * (size_t)s.taps);
-            multiply_block(layer, &s, &lines, top, weights, trits, sums);
-            for (int32_t out = 0; out < outs; out += PAIR)
-                finish(layer, &s, group, top, rows, out, sums, cuts, directions, target);
+                fill_row(layer, &s, padded, top + y, panel + (size_t)(y * columns) * (size_t)s.taps);
+            for (int32_t out = 0; out < outs; out += PAIR) {
+                multiply_block(layer, &s, &lines, top, weights + (size_t)out * pair_bytes / PAIR, trits, sums);
+                finish(layer, group, top, rows, out, sums, cuts, directions, target);
+            }
         }
     }
     _tile_release();
@@ -434,12 +438,24 @@ size_t lehr_amx_scratch(const lehr_layer *layer)
     return areas_of(layer).total;
 }
 
+/* What lehr_bit_planes makes, 32 trits at a time. */
+static void bit_planes(const int8_t *trits, size_t n, uint32_t *planes)
+{
+    const size_t words = (n + 31) / 32;
+    for (size_t w = 0; w < words; w++) {
+        const __mmask32 here = n - 32 * w < 32 ? (1u << (n - 32 * w)) - 1 : 0xffffffffu;
+        const __m256i some = _mm256_maskz_loadu_epi8(here, trits + 32 * w);
+        planes[w] = _mm256_test_epi8_mask(some, some);
+        planes[words + w] = _mm256_movepi8_mask(some);
+    }
+}
+
 /* Bit-planes (bits.h) by counting whole vectors: compilers turn this loop into vpopcntq. */
 void lehr_amx_bits(const lehr_layer *layer, const void *source, void *target, void *scratch)
 {
     const size_t words = ((size_t)layer->channels + 31) / 32, pairs = words / 2;
     const uint32_t *weights = layer->weights, *values = scratch;
-    lehr_bit_planes(source, (size_t)layer->channels, scratch);
+    bit_planes(source, (size_t)layer->channels, scratch);
     for (int32_t out = 0; out < layer->out_channels; out++, weights += 2 * words) {
         int64_t both = 0, differ = 0;
         for (size_t i = 0; i < 2 * words; i += 16) /* the line after next, as they are long and far away */
