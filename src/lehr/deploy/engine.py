@@ -124,6 +124,14 @@ class Description:
         )
 
 
+class _Memory:
+    """What a thread works in, and where it is, since asking numpy for that takes longer than a small layer."""
+
+    def __init__(self, size: int) -> None:
+        self._bytes = np.empty(size, np.uint8)
+        self.address = self._bytes.ctypes.data
+
+
 class Engine:
     """A network in the compiled runtime; called on uint8 images, it gives their logits.
 
@@ -140,7 +148,7 @@ class Engine:
         self._struct = _net_struct(self._plan)
         self._pointer = ctypes.addressof(self._struct)
         self._memory_bytes = library.lehr_memory(self._pointer, level)
-        self._memories: list[np.ndarray] = []
+        self._memories: list[_Memory] = []
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
@@ -196,11 +204,11 @@ class Engine:
 
     def _run_part(self, images: np.ndarray, out: np.ndarray, integer: bool) -> None:
         with self._lock:
-            memory = self._memories.pop() if self._memories else np.empty(self._memory_bytes, np.uint8)
-        target = _address(out)
+            memory = self._memories.pop() if self._memories else _Memory(self._memory_bytes)
+        target = out.ctypes.data
         scores, logits = (target, None) if integer else (None, target)
         self._library.lehr_run_batch(
-            self._pointer, _address(images), len(images), _address(memory), self._level, scores, logits
+            self._pointer, images.ctypes.data, len(images), memory.address, self._level, scores, logits
         )
         with self._lock:
             self._memories.append(memory)
@@ -322,8 +330,3 @@ def _net_struct(plan: Plan) -> _Net:
     for name in ("image_bytes", "value_bytes", "outputs", "scores", "logits", "scores_type", "logits_type"):
         setattr(net, name, getattr(plan, name))
     return net
-
-
-def _address(array: np.ndarray) -> int:
-    """As `array.ctypes.data`, which takes longer than a small layer."""
-    return array.__array_interface__["data"][0]

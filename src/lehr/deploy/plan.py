@@ -316,9 +316,10 @@ def _layer(operation: Operation, inputs: list[Value], value: Value, *, matrix: b
 def _interleaved(
     layers: list[Layer], inputs: list[tuple[str, ...]], kept: set[str], flattened: set[str]
 ) -> list[Layer]:
-    """Let values that only matrix layers make and read be (row, column, channel)."""
-    matrix = {KERNELS.index("MATRIX"), KERNELS.index("TRITS")}
-    makers = {layer.name for layer in layers if layer.kernel in matrix and TYPES[layer.target_type] == "INT8"}
+    """Let values that a table or matrix layers make and only matrix layers read be (row, column, channel)."""
+    matrix, table = {KERNELS.index("MATRIX"), KERNELS.index("TRITS")}, OPERATIONS.index("TABLE")
+    able = [layer for layer in layers if layer.kernel in matrix or layer.operation == table]
+    makers = {layer.name for layer in able if TYPES[layer.target_type] == "INT8"}
     for layer, sources in zip(layers, inputs, strict=True):
         if layer.kernel not in matrix:
             makers.difference_update(sources)

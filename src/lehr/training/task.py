@@ -37,9 +37,9 @@ class Task(L.LightningModule):
 
     `annealed` is the epoch by which all noise is gone, None without noise. With `batchnorm`, batches of training
     images, validation runs with BatchNorm statistics estimated from them without noise, and with those of training
-    beside it. With a `teacher` the network learns from its scores as well, as `distillation` says. `results` holds loss and accuracy of the present epoch: "train/loss", "val/accuracy",
-    "val/noisy_accuracy" (with the noise of training), "val/running_accuracy" (with BatchNorm's statistics of
-    training), "test/loss", ...
+    beside it. With a `teacher` the network learns from its scores as well, as `distillation` says. `results` holds loss
+    and accuracy of the present epoch: "train/loss", "val/accuracy", "val/noisy_accuracy" (with the noise of training),
+    "val/running_accuracy" (with BatchNorm's statistics of training), "test/loss", ...
     """
 
     def __init__(

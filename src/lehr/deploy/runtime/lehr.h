@@ -49,7 +49,7 @@ typedef struct lehr_layer {
     int32_t kernel_rows, kernel_columns, stride_rows, stride_columns;
     int32_t padding_rows, padding_columns, dilation_rows, dilation_columns;
     int32_t groups, pool_rows, pool_columns;
-    int32_t source_interleaved, target_interleaved; /* (row, column, channel); only between matrix layers */
+    int32_t source_interleaved, target_interleaved; /* (row, column, channel); only for matrix layers */
     int32_t steps; /* number of thresholds per channel; 0: the sums are the result */
     float low, high;
     const void *weights;

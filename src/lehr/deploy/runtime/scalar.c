@@ -44,13 +44,16 @@ static inline float load_float(int32_t type, const void *source, size_t at)
 
 static void run_table(const lehr_layer *layer, const uint8_t *image, void *target)
 {
-    const size_t pixels = (size_t)layer->rows * (size_t)layer->columns;
-    for (size_t c = 0; c < (size_t)layer->channels; c++, image += pixels)
+    const size_t pixels = (size_t)layer->rows * (size_t)layer->columns, channels = (size_t)layer->channels;
+    const size_t apart = layer->target_interleaved ? channels : 1;
+    for (size_t c = 0; c < channels; c++, image += pixels)
         switch (layer->target_type) {
-        case LEHR_INT8:
+        case LEHR_INT8: {
+            int8_t *to = (int8_t *)target + (layer->target_interleaved ? c : c * pixels);
             for (size_t i = 0; i < pixels; i++)
-                ((int8_t *)target)[c * pixels + i] = ((const int8_t *)layer->weights)[c * 256 + image[i]];
+                to[i * apart] = ((const int8_t *)layer->weights)[c * 256 + image[i]];
             break;
+        }
         case LEHR_INT16:
             for (size_t i = 0; i < pixels; i++)
                 ((int16_t *)target)[c * pixels + i] = ((const int16_t *)layer->weights)[c * 256 + image[i]];
