@@ -265,7 +265,7 @@ class Recipe:
     statistics are estimated from anew, with the noise removed, for each validation (training goes on with its own) and
     at the end; 0: never. `averaging` is the decay, for each step, of a moving average of the weights, which is what is
     evaluated and kept (0: none); it needs `batchnorm_batches`. `start` is a full-precision run to start from
-    (`--from RUN`). `deterministic` asks torch for kernels that give the same bits each time, as those of a CPU do anyway.
+    (`--from RUN`). `deterministic` asks torch for kernels that give the same bits each time, as a CPU's do anyway.
     """
 
     data: Data
