@@ -28,7 +28,7 @@ from lehr.deploy.integer_net import (
     Threshold,
     Weights,
 )
-from lehr.deploy.plan import LEVELS, plan
+from lehr.deploy.plan import KERNELS, LEVELS, plan
 
 TRITS = (-1, 0, 1)
 
@@ -361,3 +361,30 @@ def test_the_kernels_are_clean_under_address_and_undefined_behaviour_sanitizers(
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("file", engines.VECTOR_FILES)
+def test_kernels_compile_wherever_the_compiler_knows_their_instructions(file, tmp_path):
+    """`build` leaves out a file that does not compile: an error in it must not pass for an old compiler."""
+    macro, own = engines.VECTOR_FILES[file]
+    empty = tmp_path / "empty.c"
+    empty.write_text("typedef int nothing;\n")
+    command = [*engines.find_compiler(), *engines.FLAGS, *own, "-c", "-o", os.devnull]
+    if subprocess.run([*command, str(empty)], capture_output=True).returncode:
+        pytest.skip(f"the compiler does not know {' '.join(own)}")
+    strict = ["-Wall", "-Wextra", "-Werror", "-pedantic", f"-D{macro}", str(engines.RUNTIME / file)]
+    done = subprocess.run([*command, *strict], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("pixel", "kernel"), [(127, "TRITS"), (-128, "MATRIX")])
+def test_trits_whose_sums_could_leave_int32_are_multiplied_as_they_are(pixel, kernel):
+    """Tiles of trits make 64 times the sums: these end at 64 * 127 * 2**18, or would at 2**31."""
+    channels = 2**18 // 64
+    pixels = Table("x", np.full((channels, 256), pixel))
+    weights = Weights(np.full((16, channels, 8, 8), 2, np.uint8), TRITS)
+    net = IntegerNet((channels, 8, 8), (pixels, Conv("sums", "x", weights)))
+    assert KERNELS[plan(net, matrix=True).layers[1].kernel] == kernel
+    images = np.zeros((1, *net.input_shape), np.uint8)
+    for level in levels():
+        assert np.all(engines.compile(net, kernels=level).scores(images) == pixel * 2**18), level

@@ -127,7 +127,7 @@ class Layer:
         channels, outs = self.channels // self.groups, self.out_channels // self.groups
         straight = loads_straight(channels, self.out_columns, self.stride_rows)
         taps = matrix_taps(channels, self.kernel_rows * self.kernel_columns, straight=straight)
-        rows = (256 if straight else 64) // self.out_columns // self.pool_rows * self.pool_rows
+        rows = (512 if straight else 64) // self.out_columns // self.pool_rows * self.pool_rows
         whole = self.out_rows // self.pool_rows * self.pool_rows
         pixels = _up(min(whole, rows or self.pool_rows) * self.out_columns, 32)
         height = (self.out_rows - 1) * self.stride_rows + (self.kernel_rows - 1) * self.dilation_rows + 1
@@ -138,7 +138,7 @@ class Layer:
         padded = align((height * width + 16) * (_up(channels, 64) if straight else channels) + 16)
         panel = 0 if straight else pixels * taps + 64
         values = 0 if self.source_interleaved else align(self.channels * self.rows * self.columns)
-        trits = 9 * 2 * 1024 if KERNELS[self.kernel] == "TRITS" else 0
+        trits = 18 * 2 * 1024 if KERNELS[self.kernel] == "TRITS" else 0
         sums = 4 * pixels * 32
         return values + padded + panel + trits + sums + 4 * (taps // 64) + 4 * outs * (self.steps + 1)
 

@@ -34,9 +34,11 @@ enum {
     PAIR = 2 * SIDE,    /* pixels or outputs of the two tiles that are multiplied with two others */
     STRAIGHT_FROM = 16, /* channels: with fewer, padding to 64 would cost more than a panel */
     PANEL_PIXELS = 64,  /* of a block, about; more would make a panel too large for the second cache, */
-    BLOCK_PIXELS = 256, /* fewer would have the weights read and expanded too often */
+    BLOCK_PIXELS = 512, /* fewer would have the weights read and expanded too often */
     SLACK = 16,         /* bytes that may be read or written past an end */
-    STEPS = 9           /* steps of 64 taps at a time, so that their tiles stay in the first cache */
+    STEPS = 18,         /* steps of 64 taps at a time, so that their tiles stay in the first cache, */
+    FEW_STEPS = 9,      /* with room for their neighbours */
+    FEW_PIXELS = 64     /* where new ones come soon, as a block has not more pixels */
 };
 
 static inline int32_t up(int32_t n, int32_t multiple)
@@ -228,9 +230,9 @@ static void multiply(const int8_t *upper, const int8_t *lower, size_t line, cons
 static void multiply_block(const lehr_layer *layer, const shape *s, const operand *a, int32_t top, const uint8_t *weights,
                            int8_t *trits, int32_t *sums)
 {
-    const int32_t steps = s->taps / DEPTH;
-    for (int32_t first = 0; first < steps; first += STEPS) {
-        const int32_t count = steps - first < STEPS ? steps - first : STEPS;
+    const int32_t steps = s->taps / DEPTH, most = s->pixels <= FEW_PIXELS ? FEW_STEPS : STEPS;
+    for (int32_t first = 0; first < steps; first += most) {
+        const int32_t count = steps - first < most ? steps - first : most;
         const int8_t *pair = trits != NULL ? trits : (const int8_t *)weights + (size_t)first * 2 * TILE;
         if (trits != NULL)
             expand(weights + (size_t)first * 2 * TILE / 4, (size_t)count * PAIR / 4, trits);
