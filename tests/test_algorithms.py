@@ -284,6 +284,14 @@ def test_scale_says_what_is_fitted(scale: lehr.convert.Scale, shape: tuple[int, 
     assert fitted.shape == shape
 
 
+@pytest.mark.parametrize("noisy", ["weights", "activations"])
+def test_the_noise_can_be_kept_from_weights_or_activations(noisy: Literal["weights", "activations"]) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    ANA(noisy=noisy).convert_(model)
+    weights, activations = model[0].quantizer.forward_std, model[1].forward_std
+    assert (weights > 0, activations > 0) == (noisy == "weights", noisy == "activations")
+
+
 def test_clip_is_in_units_of_the_scale_and_touches_nothing_within() -> None:
     model = network()
     ANA(scale="channel").convert_(model, trained=True)

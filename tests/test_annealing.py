@@ -25,6 +25,7 @@ from lehr.annealing import (
     Window,
     all_at_once,
     hierarchical,
+    last_first,
     layers_of,
     same_end,
     same_start,
@@ -78,6 +79,7 @@ class TestThePaper:
     def test_its_windows(self):
         assert [str(window) for window in hierarchical(3, 50)] == ["[0, 50]", "[50, 100]", "[100, 150]"]
         assert [str(window) for window in hierarchical(2, 50, delay=50)] == ["[50, 100]", "[100, 150]"]
+        assert [str(window) for window in last_first(3, 50)] == ["[100, 150]", "[50, 100]", "[0, 50]"]
         assert [str(window) for window in same_start(3, 50)] == ["[0, 50]", "[0, 100]", "[0, 150]"]
         assert [str(window) for window in same_end(3, 50)] == ["[0, 150]", "[50, 150]", "[100, 150]"]
         assert [str(window) for window in all_at_once(2, 50, delay=5)] == ["[5, 55]", "[5, 55]"]

@@ -27,7 +27,7 @@ import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.callbacks import LambdaCallback, WeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
@@ -66,6 +66,9 @@ def train(
     model = build(recipe, Images.of(splits.train), start=recipe.start)
     circumstances = {**_circumstances(recipe), "images": Images.of(splits.train)._asdict()}
     record = Record(folder, lambda: folder.create(dump(recipe), circumstances))
+    if recipe.distillation.epochs:
+        # With the teacher the run begins, and can be resumed.
+        _train_teacher(recipe, folder, splits, LambdaCallback(on_train_start=lambda *_: record.begin()))
     return _fit(recipe, record, model, splits, callbacks)
 
 
@@ -82,6 +85,8 @@ def resume(
     model = build(recipe, Images.of(splits.train), start=None if newest else recipe.start)
     if is_main_process():
         _tell_differences(json.loads(folder.info.read_text()), _circumstances(recipe))
+    if recipe.distillation.epochs:
+        _train_teacher(recipe, folder, splits)
     checkpoint = newest[0] if newest else None
     return _fit(recipe, Record(folder), model, splits, callbacks, checkpoint=checkpoint)
 
@@ -128,7 +133,7 @@ def _fit(
         batchnorm=examples_of(splits.train, _BATCHNORM_BATCH * recipe.batchnorm_batches).split(_BATCHNORM_BATCH)
         if recipe.batchnorm_batches
         else (),
-        teacher=_teacher(recipe, splits),
+        teacher=_teacher(recipe, record.folder, splits),
         distillation=recipe.distillation,
         compile=recipe.compile,
     )
@@ -165,9 +170,20 @@ def _fit(
     return results if is_main_process() else None
 
 
-def _teacher(recipe: Recipe, splits: Splits | StreamedSplits) -> nn.Module | None:
+def _train_teacher(recipe: Recipe, folder: RunFolder, splits: Splits | StreamedSplits, *callbacks: L.Callback) -> None:
+    """Train the full-precision twin, a run within the run; go on where it was interrupted."""
+    try:
+        if RunFolder(folder.teacher).recipe.exists():
+            resume(folder.teacher, splits=splits)
+        else:
+            train(recipe.twin, folder.teacher, splits=splits, callbacks=callbacks)
+    except Interrupted as stop:
+        raise Interrupted.training(stop.signum, folder.path) from stop
+
+
+def _teacher(recipe: Recipe, folder: RunFolder, splits: Splits | StreamedSplits) -> nn.Module | None:
     """The network that is learned from; it must know the same images."""
-    path = recipe.distillation.teacher
+    path = folder.teacher if recipe.distillation.epochs else recipe.distillation.teacher
     if path is None:
         return None
     images, known = Images.of(splits.train), images_of(path)
@@ -223,7 +239,10 @@ def _finish(recipe: Recipe, record: Record, trainer: L.Trainer, task: Task, load
     codes = level_codes(task.model)
     results |= level_shares(task.model, codes)
     results |= {name: std for name, std in noise(task.model).items() if name.startswith("std/forward")}
-    results |= {"epochs": recipe.epochs, "seconds": round(record.seconds, 1)}
+    seconds = record.seconds
+    if recipe.distillation.epochs:
+        seconds += json.loads(RunFolder(record.folder.teacher).results.read_text())["seconds"]
+    results |= {"epochs": recipe.epochs, "seconds": round(seconds, 1)}
     if trainer.is_global_zero:
         state = {f"model.{key}": value.cpu() for key, value in task.model.state_dict().items()}
         save_checkpoint({"state_dict": state, "epoch": recipe.epochs}, record.folder.final)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from lehr import annealing, losses, models
-from lehr.algorithms import ANA, Algorithm
+from lehr.algorithms import ANA, Algorithm, FullPrecision
 from lehr.annealing import Law, Window
 
 WINDOWS = {
@@ -138,17 +138,26 @@ class Loss:
 
 @dataclass(frozen=True)
 class Distillation:
-    """Learn from the run `teacher` too (None: from labels alone): `share` of the loss is the distance to its scores.
+    """Learn from another network too: `share` of the loss is the distance to its scores.
 
-    By "scores" it is their squared difference, by "probabilities" that of the softmax at `temperature` (Hinton et al.).
+    The other is the run `teacher`, or with `epochs` the recipe's full-precision twin, trained for so many first, with
+    the learning rate `lr` (the recipe's own unless given). By "scores" the distance is the squared difference, by
+    "probabilities" that of the softmax at `temperature` (Hinton et al.).
     """
 
     teacher: Path | None = None
+    epochs: int = 0
+    lr: float | None = None
     share: float = 0.5
     by: Literal["scores", "probabilities"] = "scores"
     temperature: float = 4.0
 
     def __post_init__(self) -> None:
+        _at_least(0, **{"distillation.epochs": self.epochs})
+        if self.epochs and self.teacher is not None:
+            raise ValueError(f"a teacher is a run ({self.teacher}) or trained for {self.epochs} epochs, not both")
+        if self.lr is not None and not 0 < self.lr < math.inf:
+            raise ValueError(f"distillation.lr must be positive, or null for the recipe's own, got {self.lr}")
         if not 0 < self.share <= 1:
             raise ValueError(f"share is the teacher's part of the loss, above 0 and at most 1, got {self.share}")
         if not 0 < self.temperature < math.inf:
@@ -301,6 +310,25 @@ class Recipe:
             raise ValueError("averaged weights need BatchNorm statistics of their own: give batchnorm_batches, say 20")
         if self.schedule.warmup >= self.epochs:
             raise ValueError(f"warmup must end before the {self.epochs} epochs do, got {self.schedule.warmup:g}")
+        if self.distillation.epochs and self.devices * self.num_nodes > 1:
+            raise ValueError("on several devices train the teacher before, and give it as distillation.teacher")
+
+    @property
+    def twin(self) -> Recipe:
+        """The same network in full precision, as distillation trains it."""
+        lr = self.distillation.lr or self.optimizer.lr
+        return replace(
+            self,
+            description="",
+            result="",
+            algorithm=FullPrecision(),
+            epochs=self.distillation.epochs,
+            optimizer=replace(self.optimizer, lr=lr, norm_lr=None),
+            distillation=Distillation(),
+            batchnorm_batches=0,
+            averaging=0.0,
+            start=None,
+        )
 
 
 def _at_least(least: int, **numbers: int) -> None:

@@ -29,7 +29,7 @@ class Record(Checkpoint):
     def __init__(self, folder: RunFolder, begin: Callable[[], None] = lambda: None) -> None:
         self.folder = folder
         self.seconds = 0.0  # of training, all sessions together
-        self._begin = begin
+        self.begin = begin
         self._rows: list[dict[str, Any]] = []
         self._codes: dict[str, Tensor] = {}
         self._last_step: dict[str, float | Tensor] = {}
@@ -41,7 +41,7 @@ class Record(Checkpoint):
         self._codes = measures.level_codes(pl_module.model)
         self._clock = time.perf_counter()
         if trainer.is_global_zero:
-            self._begin()
+            self.begin()
             self._rows = [row for row in self.folder.read_metrics() if int(row["epoch"]) < trainer.current_epoch]
             self.folder.write_metrics(self._rows)
             self._writer = SummaryWriter(str(self.folder.tensorboard), purge_step=trainer.current_epoch)

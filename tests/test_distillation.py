@@ -1,0 +1,245 @@
+"""Learning from a teacher, and weights averaged over time: what the budget of a small machine is spent on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from lehr.algorithms import ANA, FullPrecision
+from lehr.data import load
+from lehr.losses import TowardsProbabilities, TowardsScores
+from lehr.training import engine
+from lehr.training.engine import resume, train
+from lehr.training.errors import Interrupted, RunError
+from lehr.training.folder import RunFolder
+from lehr.training.recipe import Data, Distillation, Model, Optimizer, Recipe, Schedule
+from lehr.training.run import load_network
+
+pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
+
+RECIPE = Recipe(
+    data=Data("digits", batch_size=64),
+    model=Model("mlp", hidden=(32, 32)),
+    epochs=3,
+    algorithm=ANA(std=0, backward_std=0.5, clip=1.5),
+    optimizer=Optimizer(lr=0.01),
+    schedule=Schedule("cosine"),
+)
+TAUGHT = dataclasses.replace(RECIPE, distillation=Distillation(epochs=3, lr=0.004))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, dict[str, Any]]:
+    path = tmp_path_factory.mktemp("taught") / "run"
+    results = train(TAUGHT, path)
+    assert results is not None
+    return RunFolder(path), results
+
+
+class Crash(L.Callback):
+    """An error at the start of an epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.current_epoch == self.epoch:
+            raise ZeroDivisionError
+
+
+def scores_of(path: Path) -> Tensor:
+    network, _ = load_network(path)
+    with torch.no_grad():
+        return network(load("digits").train.images)
+
+
+def same_network(one: Path, other: Path) -> bool:
+    ours, theirs = (load_network(path)[0].state_dict() for path in (one, other))
+    return all(torch.equal(ours[key], theirs[key]) for key in ours.keys() | theirs.keys())
+
+
+# The distances.
+
+
+@given(st.floats(0.1, 20), st.integers(0, 2**32 - 1))
+def test_probabilities_are_hintons(temperature: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scores, taught = torch.randn(2, 5, 4, generator=generator, dtype=torch.float64)
+    p, q = (scores / temperature).softmax(1), (taught / temperature).softmax(1)
+    by_hand = temperature**2 * (q * (q / p).log()).sum(1).mean()
+    distance = TowardsProbabilities(temperature)
+    assert torch.allclose(distance(scores, taught), by_hand)
+    assert torch.allclose(distance(scores, scores + 3), torch.zeros((), dtype=torch.float64))  # softmax sees no shift
+    assert distance(scores, taught) >= 0
+
+
+def test_scores_are_the_mean_square() -> None:
+    assert TowardsScores()(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 4.0]])) == 2.5
+
+
+# A teacher.
+
+
+@pytest.mark.parametrize("by", ["scores", "probabilities"])
+def test_who_learns_from_a_teacher_comes_nearer_to_its_scores(
+    by: Any, taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path
+) -> None:
+    teacher = taught[0].teacher
+    given = Distillation(teacher=teacher, share=0.9, by=by, temperature=2.0)
+    train(RECIPE, tmp_path / "alone")
+    train(dataclasses.replace(RECIPE, distillation=given), tmp_path / "taught")
+    alone, near = ((scores_of(tmp_path / name) - scores_of(teacher)).square().mean() for name in ("alone", "taught"))
+    assert near < alone
+
+
+def test_the_teacher_is_the_full_precision_twin_and_its_time_is_counted(
+    taught: tuple[RunFolder, dict[str, Any]],
+) -> None:
+    folder, results = taught
+    twin, recipe = load_network(folder.teacher)
+    assert recipe.algorithm == FullPrecision()
+    assert (recipe.epochs, recipe.optimizer.lr, recipe.model) == (3, 0.004, RECIPE.model)
+    assert not any("quantizer" in name for name, _ in twin.named_modules())
+    assert results["seconds"] > json.loads(RunFolder(folder.teacher).results.read_text())["seconds"]
+    student, _ = load_network(folder.path)
+    assert not any("teacher" in key for key in student.state_dict())
+
+
+def test_the_network_of_a_taught_run_is_that_of_the_same_teacher_given(
+    taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path
+) -> None:
+    train(dataclasses.replace(RECIPE, distillation=Distillation(teacher=taught[0].teacher)), tmp_path / "run")
+    assert same_network(tmp_path / "run", taught[0].path)
+
+
+def test_a_run_stopped_while_its_teacher_trains_goes_on_to_the_same_bits(
+    taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    fit = engine._fit
+
+    def stopped(recipe: Recipe, record: Any, model: nn.Module, splits: Any, added: Any, **rest: Any) -> Any:
+        try:
+            return fit(recipe, record, model, splits, [*added, Crash(2)], **rest)
+        except ZeroDivisionError:
+            raise Interrupted.training(signal.SIGTERM, record.folder.path) from None
+
+    monkeypatch.setattr(engine, "_fit", stopped)
+    with pytest.raises(Interrupted) as stop:
+        train(TAUGHT, run.path)
+    assert str(stop.value).endswith(f"lehr train --resume {run.path}")
+    monkeypatch.undo()
+    assert not RunFolder(run.teacher).results.exists()
+    resume(run.path)
+    assert same_network(run.path, taught[0].path)
+
+
+def test_a_run_stopped_after_its_teacher_goes_on_to_the_same_bits(
+    taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        train(TAUGHT, tmp_path / "run", callbacks=[Crash(2)])
+    resume(tmp_path / "run")
+    assert same_network(tmp_path / "run", taught[0].path)
+
+
+def test_a_teacher_of_other_images_is_refused(taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "teacher")
+    folder.create(
+        taught[0].recipe.read_text(), {"images": {"shape": [3, 9, 9], "classes": ["a"], "mean": [], "std": []}}
+    )
+    recipe = dataclasses.replace(RECIPE, distillation=Distillation(teacher=folder.path))
+    with pytest.raises(RunError, match=r"knows images of \(3, 9, 9\) in 1 classes, not these"):
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Distillation(teacher=Path("run"), epochs=3), "a run (run) or trained for 3 epochs, not both"),
+        (lambda: Distillation(epochs=-1), "distillation.epochs must be at least 0, got -1"),
+        (lambda: Distillation(share=0), "above 0 and at most 1, got 0"),
+        (lambda: Distillation(temperature=0), "temperature must be positive, got 0"),
+        (lambda: Distillation(lr=0), "distillation.lr must be positive, or null for the recipe's own, got 0"),
+        (lambda: dataclasses.replace(TAUGHT, devices=2), "on several devices train the teacher before"),
+        (lambda: dataclasses.replace(RECIPE, averaging=1.0), "averaging is a decay in [0, 1), 0 for none, got 1.0"),
+        (lambda: dataclasses.replace(RECIPE, averaging=0.9), "give batchnorm_batches"),
+        (lambda: Optimizer(norm_lr=0), "norm_lr must be positive, or null for lr, got 0"),
+    ],
+)
+def test_what_makes_no_sense_is_told(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()
+
+
+# Averaging.
+
+
+class Weights(L.Callback):
+    """The weights after each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *rest: Any) -> None:
+        self.seen.append(pl_module.get_parameter("model.layers.1.weight").detach().clone())
+
+
+def test_what_is_kept_is_the_moving_average_of_the_weights(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(RECIPE, averaging=0.9, batchnorm_batches=2)
+    spy = Weights()
+    results = train(recipe, tmp_path / "run", callbacks=[spy])
+    average = spy.seen[0]
+    for weight in spy.seen[1:]:
+        average = 0.9 * average + 0.1 * weight
+    network, _ = load_network(tmp_path / "run")
+    kept = network.get_parameter("layers.1.weight")
+    assert torch.allclose(kept, average, atol=1e-5)
+    assert not torch.allclose(kept, spy.seen[-1], atol=1e-5)
+    assert results is not None
+    row = RunFolder(tmp_path / "run").read_metrics()[-1]
+    assert float(row["val/accuracy"]) == pytest.approx(results["val/accuracy"])  # validated as it is kept
+
+
+def test_an_average_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(RECIPE, averaging=0.9, batchnorm_batches=2)
+    train(recipe, tmp_path / "whole")
+    with pytest.raises(ZeroDivisionError):
+        train(recipe, tmp_path / "halves", callbacks=[Crash(2)])
+    resume(tmp_path / "halves")
+    assert same_network(tmp_path / "whole", tmp_path / "halves")
+
+
+# Learning rates.
+
+
+def test_batchnorm_can_have_a_learning_rate_of_its_own() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    optimizer = Optimizer(lr=0.1, norm_lr=0.01).build(model.parameters())
+    schedule = Schedule("cosine", final=0.5).build(optimizer, steps_per_epoch=2, epochs=2, annealed=None)
+    shapes = {group["lr"]: [tuple(p.shape) for p in group["params"]] for group in optimizer.param_groups}
+    assert shapes == {0.1: [(3, 4)], 0.01: [(3,), (3,), (3,)]}
+    for _ in range(4):
+        optimizer.step()
+        schedule.step()
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.05, 0.005])
