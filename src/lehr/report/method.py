@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from lehr.algorithms import (
@@ -27,6 +28,8 @@ from lehr.algorithms.ana import STEPS
 from lehr.algorithms.gxnor_net import states
 from lehr.annealing import Power
 from lehr.training.recipe import Recipe
+
+_HALF = math.sqrt(3) / 6  # std of U[-1/2, 1/2], whose windows about two neighbouring thresholds touch
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,9 @@ def method(recipe: Recipe) -> Method:
             name = straight if ana.std == 0 else f"ANA {_schedule(recipe)}"
             name += "" if ana.noise == "uniform" else f", {ana.noise}"
             name += "" if ana.mode == "expectation" or ana.std == 0 else f", {ana.mode}"
+            name += "" if ana.noisy == "both" or ana.std == 0 else f", {ana.noisy} alone"
+            if name == "STE" and ana.backward_std is not None and not math.isclose(ana.backward_std, _HALF):
+                name += f", half-width {ana.backward_std * math.sqrt(3):.3g}"
             return Method(name, _levels(ana.weights), _levels(ana.activations), _ends(ana))
         case BinaryConnect() as connect:
             name = "BinaryConnect, stochastic" if connect.stochastic else "BinaryConnect"
