@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from crashes import Crash
 from lehr.algorithms import ANA, FullPrecision
 from lehr.data import load
 from lehr.losses import TowardsProbabilities, TowardsScores
@@ -53,17 +54,6 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, dict[st
     results = train(TAUGHT, path)
     assert results is not None
     return RunFolder(path), results
-
-
-class Crash(L.Callback):
-    """An error at the start of an epoch."""
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.current_epoch == self.epoch:
-            raise ZeroDivisionError
 
 
 def scores_of(path: Path) -> Tensor:
@@ -181,6 +171,10 @@ def test_a_teacher_of_other_images_is_refused(taught: tuple[RunFolder, dict[str,
         (lambda: Distillation(share=0), "above 0 and at most 1, got 0"),
         (lambda: Distillation(temperature=0), "temperature must be positive, got 0"),
         (lambda: Distillation(lr=0), "distillation.lr must be positive, or null for the recipe's own, got 0"),
+        (
+            lambda: dataclasses.replace(TAUGHT, epochs=9, schedule=Schedule("cosine", warmup=3)),
+            "warmup must end before the teacher's 3 epochs do too",
+        ),
         (lambda: dataclasses.replace(TAUGHT, devices=2), "on several devices train the teacher before"),
         (lambda: dataclasses.replace(RECIPE, averaging=1.0), "averaging is a decay in [0, 1), 0 for none, got 1.0"),
         (lambda: dataclasses.replace(RECIPE, averaging=0.9), "give batchnorm_batches"),

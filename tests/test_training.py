@@ -17,10 +17,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 
 import lehr
+from crashes import Crash
 from lehr.algorithms import ANA, Algorithm, FullPrecision
 from lehr.annealing import AnnealingWarning, Constant, Linear, Power, Window, hierarchical
 from lehr.data import Batches, Splits, load
 from lehr.models import MLP
+from lehr.training import bfloat16
 from lehr.training.annealing import NoiseAnnealing
 from lehr.training.engine import resume, train
 from lehr.training.errors import Diverged, RunError, RunWarning
@@ -243,17 +245,6 @@ class CrashWhileSaving(L.Callback):
             raise ZeroDivisionError
 
 
-class Crash(L.Callback):
-    """An error at the start of an epoch."""
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.current_epoch == self.epoch:
-            raise ZeroDivisionError
-
-
 def test_resuming_repeats_only_what_was_lost_and_tensorboard_shows_no_epoch_twice(
     finished: tuple[RunFolder, dict[str, Any], Spy], tmp_path: Path
 ) -> None:
@@ -431,6 +422,29 @@ def test_bfloat16_trains_and_is_evaluated_in_full_precision(tmp_path: Path) -> N
     assert results["test/accuracy"] > 0.85
     assert evaluate(run)["test/loss"] == pytest.approx(results["test/loss"], rel=1e-6)
     assert load_checkpoint(RunFolder(run).final)["state_dict"]["model.layers.1.weight"].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("flags", "product", "refused"),
+    [
+        ("avx512f amx_bf16", "import os, signal; os.kill(os.getpid(), signal.SIGILL)", True),
+        ("avx512f amx_bf16", "", False),
+        ("avx2", "import os, signal; os.kill(os.getpid(), signal.SIGILL)", False),
+    ],
+)
+def test_bfloat16_that_would_end_the_process_is_refused_before_anything_is_written(
+    flags: str, product: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"flags : fpu {flags}\n")
+    monkeypatch.setattr(bfloat16, "_CPU", tmp_path / "cpuinfo")
+    monkeypatch.setattr(bfloat16, "_PRODUCT", product)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    if not refused:
+        bfloat16.check_bfloat16()
+        return
+    with pytest.raises(RunError, match="train with --precision 32-true, or set ONEDNN_MAX_CPU_ISA"):
+        train(dataclasses.replace(RECIPE, precision="bf16-mixed", accelerator="cpu"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler, about itself

@@ -29,15 +29,16 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import LambdaCallback, WeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 import lehr
 from lehr.annealing import layers_of
 from lehr.batchnorm import reestimate_
-from lehr.data import Splits, StreamedSplits, examples_of
+from lehr.data import CropFlip, Splits, StreamedSplits, examples_of
 from lehr.models import MobileNetV2
 from lehr.training.annealing import NoiseAnnealing
+from lehr.training.bfloat16 import check_bfloat16
 from lehr.training.errors import Diverged, Interrupted, RunError, RunWarning
 from lehr.training.folder import RunFolder, save_checkpoint, write_json
 from lehr.training.interruption import StopAtOnce
@@ -129,10 +130,7 @@ def _fit(
         recipe.schedule,
         annealed=max(window.end for window in windows) if windows else None,
         seed=recipe.seed,
-        # Unaugmented images, the same on every process, so that all have the same statistics.
-        batchnorm=examples_of(splits.train, _BATCHNORM_BATCH * recipe.batchnorm_batches).split(_BATCHNORM_BATCH)
-        if recipe.batchnorm_batches
-        else (),
+        batchnorm=_batchnorm_images(recipe, splits) if recipe.batchnorm_batches else (),
         teacher=_teacher(recipe, record.folder, splits),
         distillation=recipe.distillation,
         compile=recipe.compile,
@@ -170,6 +168,15 @@ def _fit(
     return results if is_main_process() else None
 
 
+def _batchnorm_images(recipe: Recipe, splits: Splits | StreamedSplits) -> Sequence[Tensor]:
+    """The same on every process, so that all have the same statistics; in memory, augmented like those of training."""
+    images = examples_of(splits.train, _BATCHNORM_BATCH * recipe.batchnorm_batches)
+    if recipe.data.augment and isinstance(splits, Splits):
+        augment = CropFlip(recipe.data.padding, recipe.data.flip)
+        images = augment(images, torch.Generator().manual_seed(recipe.seed))
+    return images.split(_BATCHNORM_BATCH)
+
+
 def _train_teacher(recipe: Recipe, folder: RunFolder, splits: Splits | StreamedSplits, *callbacks: L.Callback) -> None:
     """Train the full-precision twin, a run within the run; go on where it was interrupted."""
     try:
@@ -203,7 +210,7 @@ def _annealed_together(model: nn.Module) -> list[list[str]]:
 def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> L.Trainer:
     keep_freed_memory()
     try:
-        return L.Trainer(
+        trainer = L.Trainer(
             accelerator=recipe.accelerator,
             devices=recipe.devices,
             num_nodes=recipe.num_nodes,
@@ -222,6 +229,9 @@ def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> 
         )
     except MisconfigurationException as error:
         raise ValueError(str(error)) from error
+    if recipe.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
+        check_bfloat16()
+    return trainer
 
 
 def _finish(recipe: Recipe, record: Record, trainer: L.Trainer, task: Task, loaders: Loaders) -> Results:

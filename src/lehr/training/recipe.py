@@ -197,11 +197,11 @@ class Optimizer:
     def build(self, parameters: Iterable[nn.Parameter], *, fused: bool = True) -> torch.optim.Optimizer:
         """Torch's optimizer of these parameters; `fused` updates them in one pass."""
         common: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": fused}
-        groups: list[dict[str, Any]] = [{"params": list(parameters)}]
+        every = list(parameters)
+        groups: list[dict[str, Any]] = [{"params": every}]
         if self.norm_lr is not None:
-            parameters = groups[0]["params"]
-            groups = [{"params": [p for p in parameters if p.ndim > 1]}]
-            groups.append({"params": [p for p in parameters if p.ndim <= 1], "lr": self.norm_lr})
+            weights, rest = ([p for p in every if (p.ndim > 1) == weight] for weight in (True, False))
+            groups = [{"params": weights}, {"params": rest, "lr": self.norm_lr}]
         if self.name == "sgd":
             return torch.optim.SGD(groups, momentum=self.momentum, **common)
         return (torch.optim.Adam if self.name == "adam" else torch.optim.AdamW)(groups, **common)
@@ -251,7 +251,8 @@ class Schedule:
             at = [round(drop * steps_per_epoch) - rising for drop in drops if drop is not None]
             scheduler = lr_scheduler.MultiStepLR(optimizer, sorted(at), self.gamma)
         elif self.name == "cosine":
-            scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: self._cosine(step / steps))
+            # Torch's own has one last rate for all groups of parameters, whatever their first.
+            scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: self._cosine(step / max(steps, 1)))
         elif self.name == "one-cycle":
             rates = [group["lr"] for group in optimizer.param_groups]
             scheduler = lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps, cycle_momentum=False)
@@ -310,6 +311,8 @@ class Recipe:
             raise ValueError("averaged weights need BatchNorm statistics of their own: give batchnorm_batches, say 20")
         if self.schedule.warmup >= self.epochs:
             raise ValueError(f"warmup must end before the {self.epochs} epochs do, got {self.schedule.warmup:g}")
+        if 0 < self.distillation.epochs <= self.schedule.warmup:
+            raise ValueError(f"warmup must end before the teacher's {self.distillation.epochs} epochs do too")
         if self.distillation.epochs and self.devices * self.num_nodes > 1:
             raise ValueError("on several devices train the teacher before, and give it as distillation.teacher")
 

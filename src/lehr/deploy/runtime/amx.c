@@ -1,7 +1,7 @@
 /* Integer sums on the tiles of AMX: any weights and values in int8. Compile this file alone with the flags in engine.py.
  *
  * Sums are a matrix product, (pixels, taps) x (taps, outputs), made for one block of output rows after the other; a block
- * holds whole pool windows. Values between two such layers are interleaved, (row, column, channel). Usually tiles are
+ * holds whole pool windows. Values that only such layers read are interleaved, (row, column, channel). Usually tiles are
  * loaded straight from a padded copy of the source, (64 channels, row, column, channel), so that the lines of a tile are
  * neighbours and do not fight for the same sets of the first cache: where output rows are not whole tiles of 16
  * pixels, from one copy for each column of the kernel, shifted so that the rows of a tile follow each other. The 64 taps
@@ -265,7 +265,7 @@ static inline __m512i most_of(const int32_t *window, int32_t height, int32_t wid
     return most;
 }
 
-/* The usual case, a pair of tiles: three neighbouring levels in int8, interleaved. */
+/* The usual case, a pair of tiles: three levels in int8, interleaved. */
 static inline void finish_ternary(const lehr_layer *layer, int32_t n, int32_t rows, int32_t height, int32_t width,
                                   const int32_t *sums, const int32_t *cuts, const int32_t *directions, int8_t *to)
 {

@@ -1,0 +1,31 @@
+"""Whether the CPU can train in bfloat16.
+
+oneDNN takes AMX, the matrix units of newer Xeons, where the processor announces it, and asks the processor for the
+layout of its tiles. Some virtual machines (Firecracker's) hide that answer, and the first product ends the process with
+an illegal instruction, without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from lehr.training.errors import RunError
+
+_CPU = Path("/proc/cpuinfo")
+_PRODUCT = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
+
+
+def check_bfloat16() -> None:
+    """Raise a `RunError` if a product in bfloat16 ends another process, which is asked where there is AMX alone."""
+    if "ONEDNN_MAX_CPU_ISA" in os.environ or not _CPU.exists() or "amx_bf16" not in _CPU.read_text():
+        return
+    ended = subprocess.run([sys.executable, "-c", _PRODUCT], capture_output=True, check=False)
+    if ended.returncode == -signal.SIGILL:
+        raise RunError(
+            "bfloat16 ends with an illegal instruction on this machine, which hides the tiles of its processor: "
+            "train with --precision 32-true, or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
+        )
