@@ -32,6 +32,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/augment.py
 	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/budget.py
 	$(BIN)/python benchmarks/deploy.py
 	$(BIN)/python benchmarks/approximation.py
 

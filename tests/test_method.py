@@ -25,6 +25,8 @@ def test_methods_are_told_apart() -> None:
         ("bnn", Method("BNN", "-1, 1", "-1, 1", "both")),
         ("ste", Method("STE", "-1, 0, 1", "-1, 0, 1", "both")),
         ("ste-wide", Method("STE, half-width 1", "-1, 0, 1", "-1, 0, 1", "both")),
+        ("ste-narrowing", Method("STE, half-width 1.5 to 0.5", "-1, 0, 1", "-1, 0, 1", "both")),
+        ("ste-triangular", Method("STE, triangular", "-1, 0, 1", "-1, 0, 1", "both")),
         ("ana-weights", Method("ANA asynchronous, linear, weights alone", "-1, 0, 1", "-1, 0, 1", "both")),
         ("lsq", Method("LSQ", "2 bit", "2 bit", "both, 8 bit weights")),
         ("inq", Method("INQ", "16 powers of 2, 0", "32 bit", "both")),

@@ -111,6 +111,16 @@ def test_noise_can_be_annealed_each_batch_and_the_backward_noise_with_it(tmp_pat
         assert [stds[layer][1] for stds in spy.trained] == pytest.approx(expected, abs=1e-6)
 
 
+def test_windows_of_the_straight_through_estimator_narrow_where_a_backward_law_says_so(tmp_path: Path) -> None:
+    annealing = Annealing("all-at-once", duration=2, backward_law=Linear(0.25))
+    recipe = dataclasses.replace(RECIPE, algorithm=ANA(std=0, backward_std=0.4), annealing=annealing, epochs=3)
+    spy = Spy()
+    train(recipe, tmp_path / "run", callbacks=[spy])
+    for layer in range(3):
+        assert [stds[layer][0] for stds in spy.trained] == [0.0] * 57
+        assert [stds[layer][1] for stds in spy.trained] == pytest.approx([0.4] * 19 + [0.25] * 19 + [0.1] * 19)
+
+
 def test_a_schedule_that_leaves_noise_warns_and_the_results_tell_it(tmp_path: Path) -> None:
     with pytest.warns(AnnealingWarning, match="after 1 epochs layers 1, 2, 3 still have noise"):
         results = train(

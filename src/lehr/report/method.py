@@ -50,11 +50,14 @@ def method(recipe: Recipe) -> Method:
         case ANA() as ana:
             straight = "BNN" if ana.weights == ana.activations == "sign" else "STE"
             name = straight if ana.std == 0 else f"ANA {_schedule(recipe)}"
-            name += "" if ana.noise == "uniform" else f", {ana.noise}"
+            kind = (ana.backward_noise or ana.noise) if ana.std == 0 else ana.noise
+            name += "" if kind == "uniform" else f", {kind}"
             name += "" if ana.mode == "expectation" or ana.std == 0 else f", {ana.mode}"
             name += "" if ana.noisy == "both" or ana.std == 0 else f", {ana.noisy} alone"
             if name == "STE" and ana.backward_std is not None and not math.isclose(ana.backward_std, _HALF):
                 name += f", half-width {ana.backward_std * math.sqrt(3):.3g}"
+                law = recipe.annealing.backward_law
+                name += "" if law is None else f" to {law.final * ana.backward_std * math.sqrt(3):.3g}"
             return Method(name, _levels(ana.weights), _levels(ana.activations), _ends(ana))
         case BinaryConnect() as connect:
             name = "BinaryConnect, stochastic" if connect.stochastic else "BinaryConnect"

@@ -120,7 +120,8 @@ def _fit(
     checkpoint: Path | None = None,
 ) -> Results | None:
     settings = recipe.annealing
-    groups = _annealed_together(model) if recipe.algorithm.anneals else []
+    falls = bool(noisy_quantizers(model)) or settings.backward_law is not None
+    groups = _annealed_together(model) if recipe.algorithm.anneals and falls else []
     windows = settings.windows_for(len(groups)) if groups else []
     task = Task(
         model,
@@ -201,9 +202,7 @@ def _teacher(recipe: Recipe, folder: RunFolder, splits: Splits | StreamedSplits)
 
 
 def _annealed_together(model: nn.Module) -> list[list[str]]:
-    """The quantizers whose noise decays together, by path; none where there is no noise."""
-    if not noisy_quantizers(model):
-        return []
+    """The quantizers whose noise decays together, by path."""
     return model.annealing_groups if isinstance(model, MobileNetV2) else layers_of(model)
 
 
