@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 
 from lehr.algorithms import FullPrecision
-from lehr.training.bfloat16 import check_bfloat16
 from lehr.training.errors import RunError
+from lehr.training.machine import check_bfloat16
 from lehr.training.memory import keep_freed_memory
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import named

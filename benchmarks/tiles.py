@@ -1,4 +1,4 @@
-"""`lehr` with bfloat16 on AMX, on a virtual machine that hides the processor's tiles (see lehr.training.bfloat16).
+"""`lehr` with bfloat16 on AMX, on a virtual machine that hides the processor's tiles (see lehr.training.machine).
 
     python benchmarks/tiles.py train cifar10-quick --precision bf16-mixed --compile true
 

@@ -22,7 +22,7 @@ from lehr.algorithms import ANA, Algorithm, FullPrecision
 from lehr.annealing import AnnealingWarning, Constant, Linear, Power, Window, hierarchical
 from lehr.data import Batches, Splits, load
 from lehr.models import MLP
-from lehr.training import bfloat16
+from lehr.training import machine
 from lehr.training.annealing import NoiseAnnealing
 from lehr.training.engine import resume, train
 from lehr.training.errors import Diverged, RunError, RunWarning
@@ -446,14 +446,25 @@ def test_bfloat16_that_would_end_the_process_is_refused_before_anything_is_writt
     flags: str, product: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpuinfo").write_text(f"flags : fpu {flags}\n")
-    monkeypatch.setattr(bfloat16, "_CPU", tmp_path / "cpuinfo")
-    monkeypatch.setattr(bfloat16, "_PRODUCT", product)
+    monkeypatch.setattr(machine, "_CPU", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "_PRODUCT", product)
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     if not refused:
-        bfloat16.check_bfloat16()
+        machine.check_bfloat16()
         return
     with pytest.raises(RunError, match="train with --precision 32-true, or set ONEDNN_MAX_CPU_ISA"):
         train(dataclasses.replace(RECIPE, precision="bf16-mixed", accelerator="cpu"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler, about itself
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_compiling_without_a_compiler_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(RunError, match="there is no no-such-compiler: install one, set CXX to yours"):
+        train(dataclasses.replace(RECIPE, compile=True, accelerator="cpu"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

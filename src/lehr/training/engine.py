@@ -38,11 +38,11 @@ from lehr.batchnorm import reestimate_
 from lehr.data import CropFlip, Splits, StreamedSplits, examples_of
 from lehr.models import MobileNetV2
 from lehr.training.annealing import NoiseAnnealing
-from lehr.training.bfloat16 import check_bfloat16
 from lehr.training.errors import Diverged, Interrupted, RunError, RunWarning
 from lehr.training.folder import RunFolder, save_checkpoint, write_json
 from lehr.training.interruption import StopAtOnce
 from lehr.training.loaders import Loaders
+from lehr.training.machine import check_bfloat16, check_compiler
 from lehr.training.measures import level_codes, level_shares, noise, noisy_quantizers
 from lehr.training.memory import keep_freed_memory
 from lehr.training.progress import Bar
@@ -228,8 +228,11 @@ def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> 
         )
     except MisconfigurationException as error:
         raise ValueError(str(error)) from error
-    if recipe.precision == "bf16-mixed" and trainer.strategy.root_device.type == "cpu":
-        check_bfloat16()
+    if trainer.strategy.root_device.type == "cpu":
+        if recipe.precision == "bf16-mixed":
+            check_bfloat16()
+        if recipe.compile:
+            check_compiler()
     return trainer
 
 
