@@ -111,6 +111,15 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["recipes"])
 
 
+def test_whoever_reads_no_further_is_told_nothing(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, "-m", "lehr", "train", "--help"]
+    ended = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, env=ENVIRONMENT, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
 def test_recipes_are_listed_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes"]) == 0
     output = capsys.readouterr().out

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import re
 import sys
 import typing
@@ -345,6 +346,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _show_warning
         try:
             _call(word, arguments)
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever read it, `head` perhaps, has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still to be flushed at the end
+            return 141  # as after SIGPIPE
         except SystemExit as stop:  # after --help
             return int(stop.code or 0)
         except KeyboardInterrupt:
