@@ -3,7 +3,7 @@
 python benchmarks/budget.py [RECIPE] [--threads N] [--repetitions N]
 
 A step is forward, backward and update on a batch that lies ready: in float32, in float32 compiled, and in bfloat16
-compiled (on a machine that hides its AMX tiles as `benchmarks/tiles.py` does it).
+compiled where the machine can (see benchmarks/processor.py for one that hides its AMX tiles).
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from lehr.training.recipe import Recipe
 from lehr.training.recipes import named
 from lehr.training.run import Images, build
 from measure import Row, report
-from tiles import tell_onednn
 
 CIFAR10 = Images((3, 32, 32), tuple("0123456789"), (0.5,) * 3, (0.25,) * 3)
 
@@ -65,16 +64,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=60)
     arguments = parser.parse_args()
+    ways = list(WAYS)
     try:
         check_bfloat16()
-    except RunError:
-        tell_onednn()
+    except RunError as error:
+        print(f"left out: {error}")
+        ways.pop()
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
     quantized = named(arguments.recipe)
     twin = dataclasses.replace(quantized, algorithm=FullPrecision())
     rows: list[Row] = []
-    for way in WAYS:
+    for way in ways:
         steps = training_step(quantized, way), training_step(twin, way)
         seconds: list[list[float]] = [[], []]
         for _ in range(arguments.repetitions + 3):  # in turns, with three to warm up
