@@ -3,6 +3,7 @@
  * The kernel lets CPUID fault; the handler asks the processor itself, changes the answer and goes on behind it. */
 #define _GNU_SOURCE
 #include <cpuid.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,6 +65,8 @@ __attribute__((constructor)) static void begin(void)
 {
     const char *which = getenv("LEHR_PROCESSOR");
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    if (strncmp(program_invocation_short_name, "python", 6) != 0)
+        return; /* a compiler, say, which has a handler of its own */
     avx2_only = which != NULL && strcmp(which, "avx2") == 0;
     with_tiles = which != NULL && strcmp(which, "tiles") == 0;
     sigaction(SIGSEGV, &action, NULL);
