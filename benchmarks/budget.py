@@ -32,11 +32,11 @@ class Way(NamedTuple):
     """A way to compute the step."""
 
     name: str
-    dtype: torch.dtype = torch.float32
     compiled: bool = False
+    bfloat16: bool = False
 
 
-WAYS = (Way("float32"), Way("float32 compiled", compiled=True), Way("bfloat16 compiled", torch.bfloat16, compiled=True))
+WAYS = (Way("float32"), Way("float32 compiled", compiled=True), Way("bfloat16 compiled", compiled=True, bfloat16=True))
 
 
 def training_step(recipe: Recipe, way: Way) -> Callable[[], None]:
@@ -49,7 +49,7 @@ def training_step(recipe: Recipe, way: Way) -> Callable[[], None]:
     def step() -> None:
         images = torch.randint(256, (recipe.data.batch_size, *CIFAR10.shape), dtype=torch.uint8, generator=generator)
         labels = torch.randint(10, (recipe.data.batch_size,), generator=generator)
-        with torch.autocast("cpu", torch.bfloat16, enabled=way.dtype == torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=way.bfloat16):
             cost = loss(forward(images), labels)
         cost.backward()
         optimizer.step()

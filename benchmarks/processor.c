@@ -16,9 +16,9 @@ enum { ARCH_SET_CPUID = 0x1012 };
 
 static int avx2_only, with_tiles;
 
-static void let_cpuid_fault(int faults)
+static int let_cpuid_fault(int faults) /* 0: done */
 {
-    syscall(SYS_arch_prctl, ARCH_SET_CPUID, !faults);
+    return (int)syscall(SYS_arch_prctl, ARCH_SET_CPUID, !faults);
 }
 
 static void answer(unsigned leaf, unsigned subleaf, unsigned r[4]) /* eax, ebx, ecx, edx */
@@ -70,7 +70,7 @@ __attribute__((constructor)) static void begin(void)
     avx2_only = which != NULL && strcmp(which, "avx2") == 0;
     with_tiles = which != NULL && strcmp(which, "tiles") == 0;
     sigaction(SIGSEGV, &action, NULL);
-    if (syscall(SYS_arch_prctl, ARCH_SET_CPUID, 0) != 0) {
+    if (let_cpuid_fault(1) != 0) {
         fputs("this processor or kernel does not let CPUID fault\n", stderr);
         exit(1);
     }

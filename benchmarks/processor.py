@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from lehr.deploy.engine import find_compiler
+
 
 def main() -> None:
     which, *program = sys.argv[1:] or [""]
@@ -25,7 +27,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         shim = Path(folder) / "processor.so"
         source = Path(__file__).with_suffix(".c")
-        subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", shim, source], check=True)
+        subprocess.run(
+            [*find_compiler(), "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", shim, source], check=True
+        )
         environment = {**os.environ, "LD_PRELOAD": str(shim), "LEHR_PROCESSOR": which}
         sys.exit(subprocess.run([sys.executable, *program], env=environment, check=False).returncode)
 

@@ -420,6 +420,18 @@ def test_what_cannot_be_trained_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("augment", [False, True])
+def test_batchnorm_is_reestimated_from_images_as_training_sees_them(augment: bool, tmp_path: Path) -> None:
+    seen: list[Tensor] = []
+    note = L.pytorch.callbacks.LambdaCallback(on_fit_start=lambda _, task: seen.extend(task.batchnorm))
+    data = dataclasses.replace(RECIPE.data, augment=augment, padding=1)
+    train(dataclasses.replace(RECIPE, data=data, epochs=3), tmp_path / "run", callbacks=[note])
+    plain = load("digits").train.images[:512]
+    assert torch.equal(torch.cat(seen), plain) != augment
+    assert len(seen) == 2
+    assert torch.cat(seen).shape == plain.shape
+
+
 # Other ways to compute.
 
 
