@@ -33,6 +33,20 @@ from lehr.deploy.plan import KERNELS, LEVELS, plan
 TRITS = (-1, 0, 1)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _used_memory():
+    """Engines work in memory that is not zero, as it is after other layers and images."""
+
+    class UsedMemory(engines._Memory):
+        def __init__(self, size):
+            super().__init__(size)
+            self._bytes[:] = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "_Memory", UsedMemory)
+        yield
+
+
 @functools.cache
 def levels():
     best = engines._load().lehr_best_level()
@@ -134,6 +148,32 @@ def test_ternary_convolutions_of_any_shape(case, values, pooled, seed):
         operations.append(MaxPool("pool", "sums", window, window))
     assert_every_kernel_equals_the_reference(IntegerNet(shape, tuple(operations)), rng)
     assert_every_kernel_equals_the_reference(then_threshold(shape, tuple(operations), rng), rng)
+
+
+@QUICK
+@given(
+    st.tuples(st.sampled_from([1, 3, 16]), st.integers(1, 40), st.integers(1, 40)),
+    st.tuples(st.sampled_from([8, 17]), st.integers(1, 4), st.sampled_from([1, 3, 5, 7])),
+    st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    st.sampled_from([(1, 1), (2, 2), (2, 2), (2, 1), (3, 3)]),
+    st.sampled_from([TRITS, (-1, 1), (-2, 0, 3), tuple(range(-9, 9))]),
+    st.integers(0, 2**32 - 1),
+)
+def test_convolutions_that_keep_their_width(shape, kernel, dilation, pool, levels, seed):
+    """Of these, values in {-1, 0, 1} are packed in other ways, depending on the pool after them."""
+    rng = np.random.default_rng(seed)
+    (outs, *window), (channels, *space) = kernel, shape
+    padding = (dilation[0] * window[0] // 2, dilation[1] * (window[1] // 2))
+    if dilation[0] * (window[0] - 1) >= space[0] + 2 * padding[0]:
+        return
+    conv = Conv("sums", "x", weights(rng, (outs, channels, *window), TRITS), padding=padding, dilation=dilation)
+    for table in (trit_table(channels), table_between(channels, -128, 127)):
+        operations = [table, conv]
+        _, rows, columns = IntegerNet(shape, tuple(operations)).output.shape
+        assert columns == shape[2]
+        if pool != (1, 1) and rows >= pool[0] and columns >= pool[1]:
+            operations.append(MaxPool("pool", "sums", pool, pool))
+        assert_every_kernel_equals_the_reference(then_threshold(shape, tuple(operations), rng, levels), rng)
 
 
 @QUICK

@@ -175,7 +175,8 @@ class Engine:
         for layer in self._plan.layers:
             operation = OPERATIONS[layer.operation]
             if operation in ("CONV", "LINEAR"):
-                rows.append(KernelRow(layer.name, _KERNEL_NAMES[KERNELS[layer.kernel]], self.level, layer.why))
+                kernel = _KERNEL_NAMES[KERNELS[layer.kernel]]
+                rows.append(KernelRow(layer.name, kernel, layer.built_for(self.level), layer.why))
             else:
                 rows.append(KernelRow(layer.name, operation.lower().replace("_", " "), "scalar"))
         return Description(tuple(rows))

@@ -47,7 +47,7 @@ _MOST_TRIT_SUM = 1 << 25  # tiles of trits make 64 times the sums, in int32: MOS
 _FEWEST_OUTPUTS = 8
 # Tables hold biased sums of at most 6 a triple in 16 bits.
 _MOST_TRIPLES = 65535 // 6
-BLOCK = 16  # triples in a block of weights, as in runtime/tables.h
+BLOCK = 32  # triples in a block of weights, as in runtime/tables.h
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,34 +94,56 @@ class Layer:
     shift: np.ndarray | None = None
     why: str = field(default="", kw_only=True)  # why a layer with weights takes its kernel
 
+    def built_for(self, level: str) -> str:
+        """The instruction set that runs it at `level`; `kernels_for` in runtime/scalar.c."""
+        small = KERNELS[self.kernel] == "TERNARY" and self.out_rows * self.out_columns <= 64
+        return "avx2" if small and level in ("avx512", "amx") else level
+
     def scratch(self, level: str) -> int:
         """Bytes of scratch it needs; the same arithmetic as `scratch_bytes` in runtime/scalar.c."""
         if OPERATIONS[self.operation] not in ("CONV", "LINEAR"):
             return 0
-        kernel, vector = KERNELS[self.kernel], VECTOR_BYTES[level]
+        kernel, vector = KERNELS[self.kernel], VECTOR_BYTES[self.built_for(level)]
         if kernel == "BITS":
-            return -(-self.channels // 32) * 8
+            return -(-self.channels // 32) * 16
         if kernel == "DIRECT":
             return self.pool_rows * self.out_columns * 8
         if kernel in ("MATRIX", "TRITS"):
             return self._matrix_scratch()
-        width, accumulators = (1, 4) if kernel == "TERNARY" else (2, 1)
-        reach = (self.kernel_rows - 1) * self.dilation_rows
-        plane = (self.out_rows + reach // self.stride_rows) * self.out_columns
-        planes = self.channels * min(reach + 1, self.stride_rows) * self.kernel_columns
-        outs = self.out_channels // self.groups
-        pooled = self.pool_rows > 1 or self.pool_columns > 1
+        return self._table_scratch(vector, ternary=kernel == "TERNARY")
+
+    def _table_scratch(self, vector: int, *, ternary: bool) -> int:
+        width, accumulators = (1, 4) if ternary else (2, 2)
         triples = triples_of(self.channels // self.groups * self.kernel_rows * self.kernel_columns)
+        pool = (self.pool_rows, self.pool_columns)
+        even = self.out_rows % 2 == 0 and self.out_columns % 2 == 0
+        paired = ternary and self._shifts and pool == (2, 2) and even and 6 * triples <= 0x7FFF
+        step = self.stride_rows * (2 if paired else 1)
+        reach = (self.kernel_rows - 1) * self.dilation_rows
+        margins = 2 * self.padding_columns if self._shifts else 0
+        plane = (self.out_rows // (2 if paired else 1) + reach // step) * self.out_columns + margins
+        planes = self.channels * min(reach + 1, step) * self.kernel_columns
+        channel = (self.rows + 2 * self.padding_rows + 1) * self.columns + 2 * self.padding_columns
         areas = (
             plane * planes * width + 4 * vector,
-            BLOCK * 27 * vector,
-            outs * 2 * vector if width == 1 else 0,
-            outs * accumulators * vector,
+            (BLOCK // 2 if vector > 32 else BLOCK) * 27 * vector,
+            self.out_channels // self.groups * accumulators * vector,
             triples * 3 * 4,
-            self.out_channels * self.out_rows * self.out_columns * 2 if pooled else 0,
-            0 if width == 1 else self.channels * self.rows * self.columns * width,
+            self.out_channels * self.out_rows * self.out_columns * 2 if pool != (1, 1) and not paired else 0,
+            self.kernel_columns * (self.columns * width + vector),
+            channel + 2 * vector if ternary else self.channels * self.rows * self.columns * 2,
         )
         return sum(map(align, areas))
+
+    @property
+    def _shifts(self) -> bool:
+        """Whether planes are shifts of one another: `shifts` in runtime/tables.h."""
+        return (
+            (self.stride_rows, self.stride_columns) == (1, 1)
+            and self.out_columns == self.columns
+            and self.kernel_columns % 2 == 1
+            and self.padding_columns < self.columns
+        )
 
     def _matrix_scratch(self) -> int:
         channels, outs = self.channels // self.groups, self.out_channels // self.groups
@@ -458,14 +480,15 @@ def _trit_tiles(weight: Weights, groups: int, *, straight: bool) -> np.ndarray:
 
 
 def _bit_planes(weight: Weights) -> np.ndarray:
-    """uint32 (out, {nonzero, negative}, words); input k is bit k % 32 of word k // 32."""
+    """uint32 (block of 16 outputs, word, {nonzero, negative}, output); input k is bit k % 32 of word k // 32."""
     out, features = weight.codes.shape
-    planes = np.zeros((out, 2, _up(features, 32)), bool)
+    planes = np.zeros((_up(out, 16), 2, _up(features, 32)), bool)
     negative = sum(level < 0 for level in weight.levels)  # levels ascend: these come first, then perhaps 0
     has_zero = 0 in weight.levels
-    planes[:, 0, :features] = weight.codes != negative if has_zero else True
-    planes[:, 1, :features] = weight.codes < negative
-    return np.packbits(planes, axis=2, bitorder="little").view("<u4").astype(np.uint32)
+    planes[:out, 0, :features] = weight.codes != negative if has_zero else True
+    planes[:out, 1, :features] = weight.codes < negative
+    words = np.packbits(planes, axis=2, bitorder="little").view("<u4").astype(np.uint32)
+    return np.ascontiguousarray(words.reshape(-1, 16, 2, words.shape[2]).transpose(0, 3, 2, 1))
 
 
 def _plain(weight: Weights | np.ndarray, value: Value) -> np.ndarray:

@@ -443,41 +443,36 @@ size_t lehr_amx_scratch(const lehr_layer *layer)
 /* What lehr_bit_planes makes, 32 trits at a time. */
 static void bit_planes(const int8_t *trits, size_t n, uint32_t *planes)
 {
-    const size_t words = (n + 31) / 32;
-    for (size_t w = 0; w < words; w++) {
-        const __mmask32 here = n - 32 * w < 32 ? (1u << (n - 32 * w)) - 1 : 0xffffffffu;
-        const __m256i some = _mm256_maskz_loadu_epi8(here, trits + 32 * w);
-        planes[w] = _mm256_test_epi8_mask(some, some);
-        planes[words + w] = _mm256_movepi8_mask(some);
+    for (size_t first = 0; first < n; first += 32, planes += 4) {
+        const __mmask32 here = n - first < 32 ? (1u << (n - first)) - 1 : 0xffffffffu;
+        const __m256i some = _mm256_maskz_loadu_epi8(here, trits + first);
+        planes[0] = planes[1] = _mm256_test_epi8_mask(some, some);
+        planes[2] = planes[3] = _mm256_movepi8_mask(some);
     }
 }
 
-/* Bit-planes (bits.h) by counting whole vectors: compilers turn this loop into vpopcntq. */
+/* Bit-planes (bits.h) with an instruction that counts: a block of outputs is one vector. */
 void lehr_amx_bits(const lehr_layer *layer, const void *source, void *target, void *scratch)
 {
-    const size_t words = ((size_t)layer->channels + 31) / 32, pairs = words / 2;
-    const uint32_t *weights = layer->weights, *values = scratch;
+    enum { AHEAD = 32 }; /* words; weights are long and far away */
+    const int32_t words = (layer->channels + 31) / 32;
+    const int32_t *weights = layer->weights, *values = scratch;
     bit_planes(source, (size_t)layer->channels, scratch);
-    for (int32_t out = 0; out < layer->out_channels; out++, weights += 2 * words) {
-        int64_t both = 0, differ = 0;
-        for (size_t i = 0; i < 2 * words; i += 16) /* the line after next, as they are long and far away */
-            _mm_prefetch((const char *)(weights + 4 * words + i), _MM_HINT_T0);
-        for (size_t i = 0; i < pairs; i++) {
-            uint64_t value[2], weight[2];
-            memcpy(&value[0], values + 2 * i, 8);
-            memcpy(&value[1], values + words + 2 * i, 8);
-            memcpy(&weight[0], weights + 2 * i, 8);
-            memcpy(&weight[1], weights + words + 2 * i, 8);
-            both += __builtin_popcountll(value[0] & weight[0]);
-            differ += __builtin_popcountll((value[1] ^ weight[1]) & value[0] & weight[0]);
+    for (int32_t block = 0; block < layer->out_channels; block += LEHR_BITS_OUTPUTS) {
+        __m512i both = _mm512_setzero_si512(), differ = both;
+        int32_t sums[LEHR_BITS_OUTPUTS];
+        for (int32_t word = 0; word < words; word++, weights += 2 * LEHR_BITS_OUTPUTS) {
+            const __m512i nonzero = _mm512_and_si512(_mm512_set1_epi32(values[4 * word]), _mm512_loadu_si512(weights));
+            const __m512i signs = _mm512_xor_si512(_mm512_set1_epi32(values[4 * word + 2]),
+                                                   _mm512_loadu_si512(weights + LEHR_BITS_OUTPUTS));
+            _mm_prefetch((const char *)(weights + AHEAD * 2 * LEHR_BITS_OUTPUTS), _MM_HINT_T0);
+            _mm_prefetch((const char *)(weights + AHEAD * 2 * LEHR_BITS_OUTPUTS + LEHR_BITS_OUTPUTS), _MM_HINT_T0);
+            both = _mm512_add_epi32(both, _mm512_popcnt_epi32(nonzero));
+            differ = _mm512_add_epi32(differ, _mm512_popcnt_epi32(_mm512_and_si512(nonzero, signs)));
         }
-        if (words % 2) {
-            const uint32_t last = values[words - 1] & weights[words - 1];
-            both += __builtin_popcount(last);
-            differ += __builtin_popcount((values[2 * words - 1] ^ weights[2 * words - 1]) & last);
-        }
-        const int32_t sum = (int32_t)(both - 2 * differ);
-        lehr_finish_int(layer, out, &sum, 1, target, (size_t)out);
+        _mm512_storeu_si512(sums, _mm512_sub_epi32(both, _mm512_slli_epi32(differ, 1)));
+        for (int32_t i = 0; i < LEHR_BITS_OUTPUTS && block + i < layer->out_channels; i++)
+            lehr_finish_int(layer, block + i, &sums[i], 1, target, (size_t)(block + i));
     }
 }
 

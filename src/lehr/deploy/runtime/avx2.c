@@ -2,14 +2,18 @@
 #ifdef LEHR_HAVE_AVX2
 
 #include "lehr.h"
+#include <immintrin.h>
 
 typedef uint16_t lanes __attribute__((vector_size(32)));
 
 #define VECTOR lanes
 #define VECTOR_BYTES 32
 #define SHIFT(x, n) ((x) >> (n))
+#define MOST(a, b) ((lanes)_mm256_max_epu16((__m256i)(a), (__m256i)(b)))
 /* gcc would otherwise reorder the additions of an unrolled loop and run out of registers: 1.3 times slower */
 #define KEEP(a, b) __asm__("" : "+x"(a), "+x"(b))
+#define IN_ORDER __asm__ volatile("" ::: "memory")
+#define PREFETCH(x) __builtin_prefetch(x)
 #define NAME(x) avx2_##x
 #include "tables.h"
 #include "bits.h"

@@ -2,14 +2,18 @@
 #ifdef LEHR_HAVE_AVX512
 
 #include "lehr.h"
+#include <immintrin.h>
 
 typedef uint16_t lanes __attribute__((vector_size(64)));
 
 #define VECTOR lanes
 #define VECTOR_BYTES 64
 #define SHIFT(x, n) ((x) >> (n))
+#define MOST(a, b) ((lanes)_mm512_max_epu16((__m512i)(a), (__m512i)(b)))
 /* gcc would otherwise reorder the additions of an unrolled loop and run out of registers: 1.3 times slower */
 #define KEEP(a, b) __asm__("" : "+v"(a), "+v"(b))
+#define IN_ORDER __asm__ volatile("" ::: "memory")
+#define PREFETCH(x) __builtin_prefetch(x)
 #define NAME(x) avx512_##x
 #include "tables.h"
 #include "bits.h"

@@ -1,11 +1,16 @@
 /* Linear layers with weights and values in {-1, 0, 1}: two bit-planes, nonzero and negative.
  *
  * Of two trits the product is nonzero where both are, and negative there where their signs differ, so a sum of
- * products is count(both) - 2 * count(both and signs differ). Carry-save adders make one vector of weight eight out of
- * eight, and only that one is counted bit by bit. The includer defines what tables.h wants, and includes that first. */
+ * products is count(both) - 2 * count(both and signs differ). 32 bits of a vector are 32 inputs of one output, and the
+ * vector holds those of several outputs, so their counts need not be added up in the end. Carry-save adders make one
+ * vector of weight eight out of eight, and only that one is counted bit by bit. The includer defines what tables.h
+ * wants, and includes that first. */
 
 #include "sums.h"
 #include <string.h>
+
+/* Outputs of a vector; bytes of the outputs of a block, in one plane, for 32 inputs. */
+enum { TOGETHER = VECTOR_BYTES / 4, BLOCK_BYTES = 4 * LEHR_BITS_OUTPUTS };
 
 /* Bits set in each byte, as bytes. */
 static inline VECTOR NAME(count_bytes)(VECTOR x)
@@ -36,86 +41,111 @@ static inline void NAME(count)(counter *c, VECTOR x, int weight)
     c->lanes += ((bytes & NAME(splat)(0x00ff)) + SHIFT(bytes, 8)) << weight;
 }
 
-static inline void NAME(count_eight)(counter *c, const VECTOR x[8])
+/* Add `factor` times the counts of the outputs to `sums`. */
+static inline void NAME(take)(counter *c, int32_t factor, int32_t *sums)
 {
-    const VECTOR two_a = NAME(add_bits)(&c->ones, x[0], x[1]), two_b = NAME(add_bits)(&c->ones, x[2], x[3]);
-    const VECTOR four_a = NAME(add_bits)(&c->twos, two_a, two_b);
-    const VECTOR two_c = NAME(add_bits)(&c->ones, x[4], x[5]), two_d = NAME(add_bits)(&c->ones, x[6], x[7]);
-    const VECTOR four_b = NAME(add_bits)(&c->twos, two_c, two_d);
-    NAME(count)(c, NAME(add_bits)(&c->fours, four_a, four_b), 3);
-}
-
-/* The whole count; starts anew. */
-static inline int32_t NAME(take)(counter *c)
-{
-    const VECTOR zero = NAME(splat)(0);
     uint16_t lanes[LANES];
-    int32_t sum = 0;
     NAME(count)(c, c->fours, 2);
     NAME(count)(c, c->twos, 1);
     NAME(count)(c, c->ones, 0);
     NAME(store)(lanes, c->lanes);
-    for (int i = 0; i < LANES; i++)
-        sum += lanes[i];
-    c->ones = c->twos = c->fours = c->lanes = zero;
-    return sum;
+    for (int i = 0; i < TOGETHER; i++)
+        sums[i] += factor * (lanes[2 * i] + lanes[2 * i + 1]);
 }
 
-/* Trits that are nonzero on both sides, and those of them whose signs differ; planes lie `bytes` apart. */
-static inline void NAME(compare)(const uint8_t *values, const uint8_t *weights, size_t bytes, VECTOR *both, VECTOR *differ)
+/* The same 32 values for every output; they lie there twice, which is enough for a plain word. */
+static inline VECTOR NAME(spread)(const uint8_t *from)
 {
-    *both = NAME(load)(values) & NAME(load)(weights);
-    *differ = (NAME(load)(values + bytes) ^ NAME(load)(weights + bytes)) & *both;
+    uint8_t copies[VECTOR_BYTES < 8 ? 8 : VECTOR_BYTES];
+    for (int i = 0; i < VECTOR_BYTES; i += 8)
+        memcpy(copies + i, from, 8);
+    return NAME(load)(copies);
 }
 
-/* The sum for one output; each plane has `bytes` bytes. */
-static inline int32_t NAME(bits_sum)(const uint8_t *values, const uint8_t *weights, size_t bytes)
+/* Counts of trits that are nonzero on both sides, and of those of them whose signs differ. */
+typedef struct counters {
+    counter both, differ;
+} counters;
+
+typedef struct carries {
+    VECTOR both, differ;
+} carries;
+
+enum { AHEAD = 4096 };
+/* For 32 inputs. */
+static inline carries NAME(compare)(const uint8_t *values, const uint8_t *weights)
 {
-    enum { ROUND = 8 * VECTOR_BYTES, ROUNDS = 500 }; /* a lane counts 500 rounds of 128, and at most 7 * 16 not yet carried */
+    carries x;
+    x.both = NAME(spread)(values) & NAME(load)(weights);
+    x.differ = (NAME(spread)(values + 8) ^ NAME(load)(weights + BLOCK_BYTES)) & x.both;
+    PREFETCH(weights + AHEAD);
+    PREFETCH(weights + AHEAD + BLOCK_BYTES);
+    return x;
+}
+
+enum { VALUES = 16, WEIGHTS = 2 * BLOCK_BYTES }; /* bytes of 32 inputs */
+
+/* Count 2 * 32 inputs, and return what carries into the twos; likewise four and eight. */
+static inline carries NAME(count_two)(counters *c, const uint8_t *values, const uint8_t *weights)
+{
+    const carries a = NAME(compare)(values, weights), b = NAME(compare)(values + VALUES, weights + WEIGHTS);
+    carries two;
+    two.both = NAME(add_bits)(&c->both.ones, a.both, b.both);
+    two.differ = NAME(add_bits)(&c->differ.ones, a.differ, b.differ);
+    return two;
+}
+
+static inline carries NAME(count_four)(counters *c, const uint8_t *values, const uint8_t *weights)
+{
+    const carries a = NAME(count_two)(c, values, weights);
+    const carries b = NAME(count_two)(c, values + 2 * VALUES, weights + 2 * WEIGHTS);
+    carries four;
+    four.both = NAME(add_bits)(&c->both.twos, a.both, b.both);
+    four.differ = NAME(add_bits)(&c->differ.twos, a.differ, b.differ);
+    return four;
+}
+
+static inline void NAME(count_eight)(counters *c, const uint8_t *values, const uint8_t *weights)
+{
+    const carries a = NAME(count_four)(c, values, weights);
+    const carries b = NAME(count_four)(c, values + 4 * VALUES, weights + 4 * WEIGHTS);
+    NAME(count)(&c->both, NAME(add_bits)(&c->both.fours, a.both, b.both), 3);
+    NAME(count)(&c->differ, NAME(add_bits)(&c->differ.fours, a.differ, b.differ), 3);
+}
+
+/* Sums of the outputs of one vector. */
+static inline void NAME(bits_sums)(const uint8_t *values, const uint8_t *weights, int32_t words, int32_t *sums)
+{
+    enum { MOST_EIGHTS = 500 }; /* a lane counts 500 times 128, and at most 7 * 16 of what is left and not carried each */
     const VECTOR zero = NAME(splat)(0);
-    counter both = {zero, zero, zero, zero}, differ = both;
-    int32_t n_both = 0, n_differ = 0, round = 0;
-    size_t at = 0;
-    for (; at + ROUND <= bytes; at += ROUND) {
-        VECTOR b[8], d[8];
-        for (int i = 0; i < 8; i++) {
-            const size_t here = at + (size_t)i * VECTOR_BYTES;
-            NAME(compare)(values + here, weights + here, bytes, &b[i], &d[i]);
+    const counter none = {zero, zero, zero, zero};
+    memset(sums, 0, TOGETHER * sizeof *sums);
+    while (words > 0) {
+        counters c = {none, none};
+        for (int i = 0; i < MOST_EIGHTS && words >= 8; i++, words -= 8, values += 8 * VALUES, weights += 8 * WEIGHTS)
+            NAME(count_eight)(&c, values, weights);
+        for (; words > 0 && words < 8; words--, values += VALUES, weights += WEIGHTS) {
+            const carries x = NAME(compare)(values, weights);
+            NAME(count)(&c.both, x.both, 0);
+            NAME(count)(&c.differ, x.differ, 0);
         }
-        NAME(count_eight)(&both, b);
-        NAME(count_eight)(&differ, d);
-        if (++round == ROUNDS) {
-            n_both += NAME(take)(&both);
-            n_differ += NAME(take)(&differ);
-            round = 0;
-        }
+        NAME(take)(&c.both, 1, sums);
+        NAME(take)(&c.differ, -2, sums);
     }
-    if (at > 0) {
-        n_both += NAME(take)(&both);
-        n_differ += NAME(take)(&differ);
-    }
-    for (; at + sizeof(uint64_t) <= bytes; at += sizeof(uint64_t)) {
-        const uint64_t b = lehr_word(values + at) & lehr_word(weights + at);
-        n_both += lehr_count_bits(b);
-        n_differ += lehr_count_bits((lehr_word(values + bytes + at) ^ lehr_word(weights + bytes + at)) & b);
-    }
-    if (at < bytes) { /* planes are whole uint32: half a word is left */
-        uint32_t value[2], weight[2];
-        memcpy(&value[0], values + at, 4), memcpy(&value[1], values + bytes + at, 4);
-        memcpy(&weight[0], weights + at, 4), memcpy(&weight[1], weights + bytes + at, 4);
-        n_both += lehr_count_bits(value[0] & weight[0]);
-        n_differ += lehr_count_bits((value[1] ^ weight[1]) & value[0] & weight[0]);
-    }
-    return n_both - 2 * n_differ;
 }
 
 static void NAME(bits)(const lehr_layer *layer, const void *source, void *target, void *scratch)
 {
-    const size_t bytes = ((size_t)layer->channels + 31) / 32 * sizeof(uint32_t);
+    const int32_t words = (layer->channels + 31) / 32;
     const uint8_t *weights = layer->weights;
     lehr_bit_planes(source, (size_t)layer->channels, scratch);
-    for (int32_t out = 0; out < layer->out_channels; out++, weights += 2 * bytes) {
-        const int32_t sum = NAME(bits_sum)(scratch, weights, bytes);
-        lehr_finish_int(layer, out, &sum, 1, target, (size_t)out);
+    for (int32_t block = 0; block < layer->out_channels; block += LEHR_BITS_OUTPUTS) {
+        for (int32_t at = 0; at < LEHR_BITS_OUTPUTS && block + at < layer->out_channels; at += TOGETHER) {
+            int32_t sums[TOGETHER];
+            NAME(bits_sums)(scratch, weights + 4 * at, words, sums);
+            for (int32_t i = 0; i < TOGETHER && block + at + i < layer->out_channels; i++)
+                lehr_finish_int(layer, block + at + i, &sums[i], 1, target, (size_t)(block + at + i));
+        }
+        weights += 2 * (size_t)words * BLOCK_BYTES;
     }
 }

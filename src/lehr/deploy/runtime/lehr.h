@@ -34,8 +34,10 @@ enum lehr_kernel {
     LEHR_WIDE,    /* look-up tables, weights in {-1, 0, 1}, sums in int16 */
     LEHR_MATRIX,  /* matrix tiles, int8 weights and values (see amx.c) */
     LEHR_TRITS,   /* the same with weights in {-1, 0, 1}, two bits each */
-    LEHR_BITS     /* linear, weights and values in {-1, 0, 1}: uint32 (out, {nonzero, negative}, words of 32 inputs) */
+    LEHR_BITS     /* linear, weights and values in {-1, 0, 1}: uint32, a bit for each of 32 inputs, (block of outputs,
+                     inputs / 32, {nonzero, negative}, output of the block) */
 };
+enum { LEHR_BITS_OUTPUTS = 16 };
 
 /* Instruction sets, slowest first. */
 enum lehr_level { LEHR_SCALAR, LEHR_AVX2, LEHR_AVX512, LEHR_AMX, LEHR_LEVELS };

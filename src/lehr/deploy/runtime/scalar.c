@@ -15,7 +15,10 @@
 #define ONES UINT32_C(0x00010001)
 #endif
 #define SHIFT(x, n) ((x) >> (n) & (0xffffu >> (n)) * ONES)
+#define MOST(a, b) ((b) ^ (((a) ^ (b)) & SHIFT(((a) | 0x8000u * ONES) - (b), 15) * 0xffffu))
 #define KEEP(a, b)
+#define IN_ORDER (void)0
+#define PREFETCH(x) (void)0
 #define NAME(x) word_##x
 #include "tables.h"
 #include "bits.h"
@@ -185,6 +188,13 @@ static size_t align(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
+/* Vectors of 64 bytes hold 128 trits: where there are at most half as many pixels, vectors of 32 do. */
+static const lehr_kernels *kernels_for(const lehr_layer *layer, int level)
+{
+    const int small = layer->kernel == LEHR_TERNARY && layer->out_rows * layer->out_columns <= 64;
+    return all_kernels[level > LEHR_AVX2 && small ? LEHR_AVX2 : level];
+}
+
 static size_t scratch_bytes(const lehr_layer *layer, const lehr_kernels *kernels)
 {
     if (layer->operation != LEHR_CONV && layer->operation != LEHR_LINEAR)
@@ -196,7 +206,7 @@ static size_t scratch_bytes(const lehr_layer *layer, const lehr_kernels *kernels
     case LEHR_MATRIX:
     case LEHR_TRITS: return lehr_amx_scratch(layer);
 #endif
-    case LEHR_BITS: return ((size_t)layer->channels + 31) / 32 * 2 * sizeof(uint32_t);
+    case LEHR_BITS: return ((size_t)layer->channels + 31) / 32 * 4 * sizeof(uint32_t);
     default: return (size_t)layer->pool_rows * (size_t)layer->out_columns * sizeof(double);
     }
 }
@@ -205,7 +215,7 @@ size_t lehr_memory(const lehr_net *net, int level)
 {
     size_t scratch = 0;
     for (int32_t i = 0; i < net->count; i++) {
-        const size_t bytes = scratch_bytes(&net->layers[i], all_kernels[level]);
+        const size_t bytes = scratch_bytes(&net->layers[i], kernels_for(&net->layers[i], level));
         scratch = bytes > scratch ? bytes : scratch;
     }
     return align(net->value_bytes) + align(scratch) + 64; /* 64: to align memory */
@@ -218,10 +228,10 @@ static uint8_t *aligned(const void *memory)
 
 void lehr_run(const lehr_net *net, const uint8_t *image, void *memory, int level)
 {
-    const lehr_kernels *kernels = all_kernels[level];
     uint8_t *values = aligned(memory), *scratch = values + align(net->value_bytes);
     for (int32_t i = 0; i < net->count; i++) {
         const lehr_layer *layer = &net->layers[i];
+        const lehr_kernels *kernels = kernels_for(layer, level);
         const void *source = values + layer->source;
         void *target = values + layer->target;
         switch (layer->operation) {

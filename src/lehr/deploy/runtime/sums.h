@@ -7,57 +7,45 @@
 #include "lehr.h"
 #include <string.h>
 
-static inline uint64_t lehr_word(const void *from)
+/* The last bits of the eight bytes of a word, that of the first byte in memory first. The factor moves byte i's to
+ * 56 + i, and nothing else there. */
+static inline uint32_t lehr_last_bits(uint64_t word)
 {
-    uint64_t word;
-    memcpy(&word, from, sizeof word);
-    return word;
+    const uint64_t one = 1;
+    const int little = *(const uint8_t *)&one;
+    const uint64_t factor = little ? UINT64_C(0x0102040810204080) : UINT64_C(0x8040201008040201);
+    return (uint32_t)((word & UINT64_C(0x0101010101010101)) * factor >> 56);
 }
 
-static inline int32_t lehr_count_bits(uint64_t x)
-{
-#ifdef __POPCNT__
-    return __builtin_popcountll(x);
-#else
-    x -= x >> 1 & UINT64_C(0x5555555555555555);
-    x = (x & UINT64_C(0x3333333333333333)) + (x >> 2 & UINT64_C(0x3333333333333333));
-    x = (x + (x >> 4)) & UINT64_C(0x0f0f0f0f0f0f0f0f);
-    return (int32_t)(x * UINT64_C(0x0101010101010101) >> 56);
-#endif
-}
-
-/* Trits as two planes of bits, nonzero and negative, trit k being bit k % 32 of word k / 32. */
+/* Trits as bits, nonzero and negative, trit k being bit k % 32 of word k / 32: (word, {nonzero, negative}, twice). */
 static inline void lehr_bit_planes(const int8_t *trits, size_t n, uint32_t *planes)
 {
-    const size_t words = (n + 31) / 32;
-    for (size_t w = 0; w < words; w++) {
-        const size_t here = n - 32 * w < 32 ? n - 32 * w : 32;
+    for (size_t first = 0; first < n; first += 32, planes += 4) {
         uint32_t nonzero = 0, negative = 0;
-        for (size_t i = 0; i < here; i++) { /* of -1, 0, 1 the last bit tells nonzero, the first one the sign */
-            const uint32_t trit = (uint8_t)trits[32 * w + i];
-            nonzero |= (trit & 1) << i;
-            negative |= (trit >> 7) << i;
+        for (size_t at = first; at < first + 32 && at < n; at += 8) {
+            uint64_t eight = 0;
+            if (n - at >= 8)
+                memcpy(&eight, trits + at, 8);
+            else
+                memcpy(&eight, trits + at, n - at);
+            nonzero |= lehr_last_bits(eight) << (at - first); /* the last bit tells nonzero, the first the sign */
+            negative |= lehr_last_bits(eight >> 7) << (at - first);
         }
-        planes[w] = nonzero;
-        planes[words + w] = negative;
+        planes[0] = planes[1] = nonzero;
+        planes[2] = planes[3] = negative;
     }
 }
 
-/* Number of thresholds that `sum` reaches; they ascend, so the answer is where it would be inserted. */
-#define LEHR_DEFINE_CODE(NAME, TYPE)                                         \
-    static inline int32_t NAME(const TYPE *thresholds, int32_t n, TYPE sum)  \
-    {                                                                        \
-        int32_t low = 0;                                                     \
-        while (n > 0) {                                                      \
-            const int32_t half = n / 2;                                      \
-            if (sum >= thresholds[low + half]) {                             \
-                low += half + 1;                                             \
-                n -= half + 1;                                               \
-            } else {                                                         \
-                n = half;                                                    \
-            }                                                                \
-        }                                                                    \
-        return low;                                                          \
+/* Number of thresholds that `sum` reaches; they ascend. Halving without branches, which nobody could predict. */
+#define LEHR_DEFINE_CODE(NAME, TYPE)                                                \
+    static inline int32_t NAME(const TYPE *thresholds, int32_t n, TYPE sum)         \
+    {                                                                               \
+        int32_t low = 0;                                                            \
+        for (; n > 2; n -= n / 2)                                                   \
+            low += (n / 2) * (sum >= thresholds[low + n / 2 - 1]);                  \
+        for (int32_t i = 0; i < n; i++)                                             \
+            low += sum >= thresholds[low];                                          \
+        return low;                                                                 \
     }
 LEHR_DEFINE_CODE(lehr_code_int, int32_t)
 LEHR_DEFINE_CODE(lehr_code_float, float)
@@ -120,15 +108,17 @@ static inline void lehr_finish_short(const lehr_layer *layer, int32_t channel, c
     if (layer->steps == 2 && layer->target_type == LEHR_INT8 && levels[1] == levels[0] + 1 &&
         levels[2] == levels[0] + 2) {
         const int32_t *thresholds = (const int32_t *)layer->thresholds + (size_t)channel * 2;
-        const int16_t first = lehr_threshold16(thresholds[0]), second = lehr_threshold16(thresholds[1]);
+        const int16_t direction = layer->directions[channel]; /* -sum >= t is sum <= -t: no need to widen sums */
+        const int16_t first = (int16_t)(direction * lehr_threshold16(thresholds[0]));
+        const int16_t second = (int16_t)(direction * lehr_threshold16(thresholds[1]));
         const int8_t lowest = (int8_t)levels[0];
         int8_t *restrict out = (int8_t *)target + at;
-        if (layer->directions[channel] > 0)
+        if (direction > 0)
             for (int32_t i = 0; i < n; i++)
                 out[i] = (int8_t)(lowest + (sums[i] >= first) + (sums[i] >= second));
         else
             for (int32_t i = 0; i < n; i++)
-                out[i] = (int8_t)(lowest + (-sums[i] >= first) + (-sums[i] >= second));
+                out[i] = (int8_t)(lowest + (sums[i] <= first) + (sums[i] <= second));
         return;
     }
     for (int32_t i = 0; i < n; i++) {
