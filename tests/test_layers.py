@@ -327,3 +327,80 @@ class NoValues(TorchDispatchMode):
             source = args[-1] if func is torch.ops.aten.copy_.default else args[0]
             assert source.is_meta or source.ndim == 0
         return func(*args, **(kwargs or {}))
+
+
+class TestLinearByRows:
+    """Large layers on few images quantize a few rows of their weight at a time: nothing else may change."""
+
+    @pytest.fixture(autouse=True)
+    def _small_is_many(self, monkeypatch):
+        monkeypatch.setattr(lehr.layers, "_MANY_WEIGHTS", 60)
+        monkeypatch.setattr(lehr.expectation, "BLOCK", 20)
+
+    @staticmethod
+    def gradients(layer, x, y):
+        (y * torch.arange(1.0, 1 + y.shape[-1])).sum().backward()
+        found = [None if t is None or t.grad is None else t.grad for t in (x, layer.weight, layer.bias)]
+        x.grad = None
+        layer.zero_grad()
+        return found
+
+    @pytest.mark.parametrize("shape", [(12,), (1, 12), (5, 12), (2, 3, 12)])
+    @pytest.mark.parametrize("training", [True, False])
+    @pytest.mark.parametrize(
+        "quantizer",
+        [
+            {},
+            {"forward": lehr.Dirac(), "backward": lehr.Uniform.half_width(1)},
+            {"forward": lehr.Normal(0.2, 0.1), "backward": lehr.Logistic(0.3, -0.2), "scale": 0.3},
+            {"forward": lehr.Uniform(0.1), "mode": "mode"},
+            {"step": lehr.MultiStep.uniform(4), "forward": lehr.Triangular(0.3)},
+        ],
+    )
+    def test_equals_the_layer_on_the_whole_weight(self, quantizer, training, shape):
+        torch.manual_seed(0)
+        layer = lehr.Linear(12, 7, quantizer=lehr.Quantizer(**quantizer)).train(training)
+        x = torch.randn(shape, requires_grad=True)
+        assert layer.quantizer._goes_by_rows(x, layer.weight)
+        by_rows = layer(x)
+        whole = torch.nn.functional.linear(x, layer.quantized_weight, layer.bias)
+        assert by_rows.shape == whole.shape
+        torch.testing.assert_close(by_rows, whole)
+        for found, expected in zip(self.gradients(layer, x, by_rows), self.gradients(layer, x, whole), strict=True):
+            torch.testing.assert_close(found, expected)
+
+    def test_gives_only_the_gradients_asked_for(self):
+        layer = lehr.Linear(12, 7, bias=False)
+        x = torch.randn(3, 12)
+        layer(x).sum().backward()
+        assert x.grad is None
+        assert layer.weight.grad is not None
+        layer = lehr.Linear(12, 7).requires_grad_(False)
+        x.requires_grad_()
+        layer(x).sum().backward()
+        assert x.grad is not None
+        assert layer.weight.grad is None
+        with torch.no_grad():
+            assert not layer(x).requires_grad
+
+    @pytest.mark.parametrize(
+        ("quantizer", "images"),
+        [
+            ({}, 65),  # then multiplying is what takes time
+            ({"mode": "sample"}, 3),  # which cannot be drawn twice
+            ({"scale": torch.full((7, 1), 0.5)}, 3),
+        ],
+    )
+    def test_is_left_to_where_it_helps(self, quantizer, images):
+        layer = lehr.Linear(12, 7, quantizer=lehr.Quantizer(**quantizer))
+        assert not layer.quantizer._goes_by_rows(torch.randn(images, 12), layer.weight)
+        assert layer(torch.randn(images, 12)).shape == (images, 7)
+
+    def test_hooks_and_autocast_see_the_quantized_weight(self):
+        layer, seen = lehr.Linear(12, 7), []
+        x = torch.randn(3, 12)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layer(x).dtype == torch.bfloat16
+        layer.quantizer.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+        layer(x)
+        assert seen == [(7, 12)]

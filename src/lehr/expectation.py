@@ -24,14 +24,14 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lehr.blockwise import blockwise
+from lehr.blockwise import BLOCK, blockwise
 from lehr.multistep import MultiStep
 from lehr.noise import NEGLIGIBLE, Dirac, Noise, Number, Uniform, at_least, collapse, known
 
@@ -111,8 +111,20 @@ def quantize_with(
     return _Quantize.apply(x, step, *noises, mode, generator, scale)  # pyright: ignore[reportReturnType]
 
 
+def linear_by_rows(x: Tensor, weight: Tensor, bias: Tensor | None, *function: Any) -> Tensor:
+    """x @ quantize(weight)ᵀ + bias, `function` being the arguments of `quantize_with` after x, without a generator.
+
+    The weight is quantized a few rows at a time, and once more for the gradient, so that neither its quantized values
+    nor their gradient ever leave the processor's cache. That is for weights so many, and images so few, that reading
+    weights is what a linear layer does; a "sample" could not be drawn twice.
+    """
+    y = _LinearByRows.apply(x.flatten(0, -2) if x.ndim > 1 else x[None], weight, *function)
+    y = y.reshape(*x.shape[:-1], -1)  # pyright: ignore[reportAttributeAccessIssue]
+    return y if bias is None else y + bias
+
+
 class _Quantize(torch.autograd.Function):
-    """The only autograd function of lehr."""
+    """Theorem 2 for autograd."""
 
     @staticmethod
     def forward(x, step, kind, mean, std, backward, backward_mean, backward_std, mode, generator, scale):
@@ -121,17 +133,7 @@ class _Quantize(torch.autograd.Function):
             noise = kind.draw(unit, kind.width(std), generator).add_(mean)
             drawn = blockwise(step, noise.add_(x if _is(scale, 1) else x / scale))
             return (drawn if _is(scale, 1) else drawn.mul_(scale)).to(x.dtype)
-        return _evaluate(
-            x,
-            step,
-            kind,
-            mean,
-            std,
-            scale,
-            hard=_hard_value,
-            smooth=expected_value if mode == "expectation" else most_probable_level,
-            vanishes=kind is Uniform and mode == "expectation" and step.adds_up,
-        )
+        return _evaluate(_value_formula(x.dtype, step, kind, mean, std, scale, mode), x)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -147,19 +149,47 @@ class _Quantize(torch.autograd.Function):
     def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, *tensors = ctx.saved_tensors
         mean, std, scale = (tensors.pop(0) if number is None else number for number in ctx.numbers)
-        grad = _evaluate(
-            x,
-            ctx.step,
-            ctx.kind,
-            mean,
-            std,
-            scale,
-            *grads,
-            hard=_hard_slope,
-            smooth=expected_slope,
-            vanishes=ctx.kind is Uniform,
-        )
-        return grad, *[None] * 10
+        return _evaluate(_slope_formula(x.dtype, ctx.step, ctx.kind, mean, std, scale), x, *grads), *[None] * 10
+
+
+class _LinearByRows(torch.autograd.Function):
+    """A linear layer around the formulas of `_Quantize`."""
+
+    @staticmethod
+    def forward(x, weight, step, kind, mean, std, backward, backward_mean, backward_std, mode, scale):
+        value, numbers, _ = _value_formula(x.dtype, step, kind, mean, std, scale, mode)
+        y, columns = x.new_empty(len(weight), len(x)), x.T
+        for rows, out in _by_rows(weight, y):
+            torch.mm(value(rows, *numbers, out=None), columns, out=out)
+        return y.T.contiguous()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, weight, *ctx.function = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight = ctx.saved_tensors
+        step, kind, mean, std, backward, backward_mean, backward_std, mode, scale = ctx.function
+        value, numbers, _ = _value_formula(x.dtype, step, kind, mean, std, scale, mode)
+        slope, slope_numbers, _ = _slope_formula(x.dtype, step, backward, backward_mean, backward_std, scale)
+        grad = grads[0].T.contiguous()
+        grad_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.empty_like(weight)
+        for rows, above, into in _by_rows(weight, grad, grad_weight):
+            if grad_x is not None:
+                grad_x.addmm_(above.T, value(rows, *numbers, out=None))
+            if ctx.needs_input_grad[1]:
+                slope(rows, *slope_numbers, above @ x, out=into)
+        return grad_x, grad_weight if ctx.needs_input_grad[1] else None, *[None] * len(ctx.function)
+
+
+def _by_rows(weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """As many rows of each at a time as make two blocks of the weight; calls of products cost more than others."""
+    rows = max(1, 2 * BLOCK // weight.size(1))
+    return zip(*(tensor.split(rows) for tensor in (weight, *others)), strict=True)
 
 
 # torch looks at the signature at every call: made once, that takes a tenth of the time.
@@ -259,25 +289,48 @@ def _hard_slope(x: Tensor, step: MultiStep, grad: Tensor, *, out: Tensor | None)
     return torch.zeros_like(x) if out is None else out.zero_()
 
 
-def _evaluate(
-    x: Tensor,
+def _value_formula(
+    dtype: torch.dtype, step: MultiStep, kind: type[Noise], mean: Number, std: Number, scale: Number, mode: Mode
+) -> _Formula:
+    smooth = expected_value if mode == "expectation" else most_probable_level
+    vanishes = kind is Uniform and mode == "expectation" and step.adds_up
+    return _formula(dtype, step, kind, mean, std, scale, hard=_hard_value, smooth=smooth, vanishes=vanishes)
+
+
+def _slope_formula(
+    dtype: torch.dtype, step: MultiStep, kind: type[Noise], mean: Number, std: Number, scale: Number
+) -> _Formula:
+    vanishes = kind is Uniform
+    return _formula(dtype, step, kind, mean, std, scale, hard=_hard_slope, smooth=expected_slope, vanishes=vanishes)
+
+
+class _Formula(NamedTuple):
+    """`block(x, *numbers, *grad, out)` is what is computed; `whole` if blocks would gain nothing."""
+
+    block: Callable[..., Tensor]
+    numbers: tuple[Number, Number, Number]
+    whole: bool
+
+
+def _formula(
+    dtype: torch.dtype,
     step: MultiStep,
     kind: type[Noise],
     mean: Number,
     std: Number,
     scale: Number,
-    *grad: Tensor,
+    *,
     hard: Callable[..., Tensor],
     smooth: Callable[..., Tensor],
     vanishes: bool,
-) -> Tensor:
+) -> _Formula:
     """hard(u, step, *grad) where std is 0 and smooth(u, step, kind, width, *grad) elsewhere, of u = x / scale + mean.
 
     Without a `grad` it is a value, in units of the scale. `vanishes` says that smooth with a width of 0 is hard
     already: there is nothing to choose where the width is not known. Half precision is computed in single, as the fused
     kernels of compilers do.
     """
-    dtype = _wide(x.dtype)
+    narrow, dtype = dtype, _wide(dtype)
     one = not isinstance(std, Tensor) or std.numel() == 1
     spread = _known_width(kind, std) if one else std  # many widths are computed a block at a time
     mean, scale = known(mean), known(scale)
@@ -307,10 +360,14 @@ def _evaluate(
             return result.to(x.dtype)
         return out if result is out else out.copy_(result)
 
-    whole = x.dtype == dtype and _is(scale, 1) and _is(mean, 0) and _is_ramp(step, kind, spread)
-    if whole:
-        return block(x, mean, spread, scale, *grad, out=None)
-    return blockwise(block, x, mean, spread, scale, *grad)
+    whole = narrow == dtype and _is(scale, 1) and _is(mean, 0) and _is_ramp(step, kind, spread)
+    return _Formula(block, (mean, spread, scale), whole)
+
+
+def _evaluate(formula: _Formula, x: Tensor, *grad: Tensor) -> Tensor:
+    if formula.whole:
+        return formula.block(x, *formula.numbers, *grad, out=None)
+    return blockwise(formula.block, x, *formula.numbers, *grad)
 
 
 def _is(number: Number, value: float) -> bool:

@@ -28,13 +28,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lehr.expectation import Mode, check, quantize_with
+from lehr.expectation import Mode, check, linear_by_rows, quantize_with
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Noise, Number, Uniform, all_hold, shown
 
 _TERNARY = MultiStep.ternary()
 _NOISE = ("forward_std", "backward_std", "forward_mean", "backward_mean")
 _OPTIONAL = ("forward_mean", "backward_mean", "scale")
+_MANY_WEIGHTS, _FEW_IMAGES = 2**20, 64  # from where a linear layer goes by rows
 _PAPER_NOISE = Uniform(math.sqrt(3) / 6)  # U[-1/2, 1/2): the paper prints U[-1, 1] for this std, see docs/paper.md
 
 
@@ -113,21 +114,47 @@ class Quantizer(AbstractQuantizer):
     def forward(self, x: Tensor) -> Tensor:
         """Quantize; without forward noise when evaluating."""
         scale = 1.0 if self.scale is None else self.scale
-        learned = isinstance(scale, Tensor) and scale.requires_grad  # then autograd must see what is done with it
-        forward_mean = 0.0 if self.forward_mean is None else self.forward_mean
-        y = quantize_with(
-            x / scale if learned else x,
+        if isinstance(scale, Tensor) and scale.requires_grad:  # then autograd must see what is done with it
+            return quantize_with(x / scale, *self._function) * scale
+        return quantize_with(x, *self._function, scale=scale)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """A linear layer of the quantized `weight`."""
+        if self._goes_by_rows(x, weight):
+            return linear_by_rows(x, weight, bias, *self._function, 1.0 if self.scale is None else self.scale)
+        return nn.functional.linear(x, self(weight), bias)
+
+    @property
+    def _function(self) -> tuple[Any, ...]:
+        """The arguments of `quantize_with` between x and its generator."""
+        return (
             self.step,
             self.forward_kind if self.training else Dirac,
-            forward_mean if self.training else 0.0,
+            0.0 if self.forward_mean is None or not self.training else self.forward_mean,
             self.forward_std if self.training else 0.0,
             self.backward_kind,
             0.0 if self.backward_mean is None else self.backward_mean,
             self.backward_std,
             self.mode,
-            scale=1.0 if learned else scale,
         )
-        return y * scale if learned else y
+
+    def _goes_by_rows(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether it takes longer to read the weights than to multiply by them, and rows can be taken one by one."""
+        numbers = (self.forward_std, self.backward_std, self.forward_mean, self.backward_mean, self.scale)
+        return (
+            not torch.compiler.is_compiling()
+            and isinstance(x, Tensor)
+            and x.device.type == "cpu"
+            and x.dtype == weight.dtype
+            and not torch.is_autocast_enabled("cpu")
+            and weight.numel() >= _MANY_WEIGHTS
+            and x.numel() <= _FEW_IMAGES * weight.size(1)
+            and self.mode != "sample"
+            and all(number is None or number.numel() == 1 for number in numbers)
+            and not (self.scale is not None and self.scale.requires_grad)
+            and not self._forward_hooks
+            and not self._forward_pre_hooks
+        )
 
     def extra_repr(self) -> str:
         """Step function, present noise, and what differs from the usual."""
@@ -210,6 +237,8 @@ class Linear(_QuantizedWeight, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """The affine map of eq. 5."""
+        if type(self.quantizer) is Quantizer:
+            return self.quantizer.linear(input, self.weight, self.bias)
         return nn.functional.linear(input, self.quantizer(self.weight), self.bias)
 
 

@@ -135,7 +135,7 @@ class _Memory:
 def _address(array: np.ndarray) -> int:
     """Where the bytes of an array are; its own `ctypes.data` takes thrice as long, which small networks notice."""
     if array.flags.writeable and array.size:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
     return array.ctypes.data
 
 
