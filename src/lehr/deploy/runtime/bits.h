@@ -4,7 +4,7 @@
  * products is count(both) - 2 * count(both and signs differ). 32 bits of a vector are 32 inputs of one output, and the
  * vector holds those of several outputs, so their counts need not be added up in the end. Carry-save adders make one
  * vector of weight eight out of eight, and only that one is counted bit by bit. The includer defines what tables.h
- * wants, and includes that first. */
+ * wants and PREFETCH (ask for an address), and includes that first. */
 
 #include "sums.h"
 #include <string.h>
@@ -71,7 +71,8 @@ typedef struct carries {
     VECTOR both, differ;
 } carries;
 
-enum { AHEAD = 4096 };
+enum { AHEAD = 4096 }; /* bytes; weights are read once, and come from far away */
+
 /* For 32 inputs. */
 static inline carries NAME(compare)(const uint8_t *values, const uint8_t *weights)
 {
