@@ -345,7 +345,7 @@ class TestLinearByRows:
         layer.zero_grad()
         return found
 
-    @pytest.mark.parametrize("shape", [(12,), (1, 12), (5, 12), (2, 3, 12)])
+    @pytest.mark.parametrize("shape", [(12,), (0, 12), (1, 12), (5, 12), (2, 3, 12)])
     @pytest.mark.parametrize("training", [True, False])
     @pytest.mark.parametrize(
         "quantizer",
@@ -395,6 +395,11 @@ class TestLinearByRows:
         layer = lehr.Linear(12, 7, quantizer=lehr.Quantizer(**quantizer))
         assert not layer.quantizer._goes_by_rows(torch.randn(images, 12), layer.weight)
         assert layer(torch.randn(images, 12)).shape == (images, 7)
+
+    def test_images_of_another_length_are_torchs_error(self):
+        layer = lehr.Linear(12, 7)
+        with pytest.raises(RuntimeError, match=r"3x11 and 12x7"):
+            layer(torch.randn(3, 11))
 
     def test_hooks_and_autocast_see_the_quantized_weight(self):
         layer, seen = lehr.Linear(12, 7), []

@@ -119,7 +119,7 @@ def linear_by_rows(x: Tensor, weight: Tensor, bias: Tensor | None, *function: An
     weights is what a linear layer does; a "sample" could not be drawn twice.
     """
     y = _LinearByRows.apply(x.flatten(0, -2) if x.ndim > 1 else x[None], weight, *function)
-    y = y.reshape(*x.shape[:-1], -1)  # pyright: ignore[reportAttributeAccessIssue]
+    y = y.reshape(*x.shape[:-1], len(weight))  # pyright: ignore[reportAttributeAccessIssue]
     return y if bias is None else y + bias
 
 

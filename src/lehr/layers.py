@@ -141,19 +141,20 @@ class Quantizer(AbstractQuantizer):
     def _goes_by_rows(self, x: Tensor, weight: Tensor) -> bool:
         """Whether it takes longer to read the weights than to multiply by them, and rows can be taken one by one."""
         numbers = (self.forward_std, self.backward_std, self.forward_mean, self.backward_mean, self.scale)
+        hooks = (self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks)
         return (
             not torch.compiler.is_compiling()
             and isinstance(x, Tensor)
             and x.device.type == "cpu"
             and x.dtype == weight.dtype
             and not torch.is_autocast_enabled("cpu")
+            and x.shape[-1:] == weight.shape[1:]  # or torch complains
             and weight.numel() >= _MANY_WEIGHTS
             and x.numel() <= _FEW_IMAGES * weight.size(1)
             and self.mode != "sample"
             and all(number is None or number.numel() == 1 for number in numbers)
             and not (self.scale is not None and self.scale.requires_grad)
-            and not self._forward_hooks
-            and not self._forward_pre_hooks
+            and not any(hooks)  # which want to see the quantized weight
         )
 
     def extra_repr(self) -> str:

@@ -48,6 +48,7 @@ _FEWEST_OUTPUTS = 8
 # Tables hold biased sums of at most 6 a triple in 16 bits.
 _MOST_TRIPLES = 65535 // 6
 BLOCK = 32  # triples in a block of weights, as in runtime/tables.h
+_BITS_OUTPUTS = 16  # LEHR_BITS_OUTPUTS in runtime/lehr.h
 
 
 @dataclass(frozen=True, eq=False)
@@ -480,15 +481,15 @@ def _trit_tiles(weight: Weights, groups: int, *, straight: bool) -> np.ndarray:
 
 
 def _bit_planes(weight: Weights) -> np.ndarray:
-    """uint32 (block of 16 outputs, word, {nonzero, negative}, output); input k is bit k % 32 of word k // 32."""
+    """uint32 (block of outputs, word, {nonzero, negative}, output); input k is bit k % 32 of word k // 32."""
     out, features = weight.codes.shape
-    planes = np.zeros((_up(out, 16), 2, _up(features, 32)), bool)
+    planes = np.zeros((_up(out, _BITS_OUTPUTS), 2, _up(features, 32)), bool)
     negative = sum(level < 0 for level in weight.levels)  # levels ascend: these come first, then perhaps 0
     has_zero = 0 in weight.levels
     planes[:out, 0, :features] = weight.codes != negative if has_zero else True
     planes[:out, 1, :features] = weight.codes < negative
     words = np.packbits(planes, axis=2, bitorder="little").view("<u4").astype(np.uint32)
-    return np.ascontiguousarray(words.reshape(-1, 16, 2, words.shape[2]).transpose(0, 3, 2, 1))
+    return np.ascontiguousarray(words.reshape(-1, _BITS_OUTPUTS, 2, words.shape[2]).transpose(0, 3, 2, 1))
 
 
 def _plain(weight: Weights | np.ndarray, value: Value) -> np.ndarray:

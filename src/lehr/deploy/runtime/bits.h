@@ -86,32 +86,35 @@ static inline carries NAME(compare)(const uint8_t *values, const uint8_t *weight
 
 enum { VALUES = 16, WEIGHTS = 2 * BLOCK_BYTES }; /* bytes of 32 inputs */
 
+static inline carries NAME(add_carries)(VECTOR *both, VECTOR *differ, carries a, carries b)
+{
+    carries sum;
+    sum.both = NAME(add_bits)(both, a.both, b.both);
+    sum.differ = NAME(add_bits)(differ, a.differ, b.differ);
+    return sum;
+}
+
 /* Count 2 * 32 inputs, and return what carries into the twos; likewise four and eight. */
 static inline carries NAME(count_two)(counters *c, const uint8_t *values, const uint8_t *weights)
 {
-    const carries a = NAME(compare)(values, weights), b = NAME(compare)(values + VALUES, weights + WEIGHTS);
-    carries two;
-    two.both = NAME(add_bits)(&c->both.ones, a.both, b.both);
-    two.differ = NAME(add_bits)(&c->differ.ones, a.differ, b.differ);
-    return two;
+    return NAME(add_carries)(&c->both.ones, &c->differ.ones, NAME(compare)(values, weights),
+                             NAME(compare)(values + VALUES, weights + WEIGHTS));
 }
 
 static inline carries NAME(count_four)(counters *c, const uint8_t *values, const uint8_t *weights)
 {
-    const carries a = NAME(count_two)(c, values, weights);
-    const carries b = NAME(count_two)(c, values + 2 * VALUES, weights + 2 * WEIGHTS);
-    carries four;
-    four.both = NAME(add_bits)(&c->both.twos, a.both, b.both);
-    four.differ = NAME(add_bits)(&c->differ.twos, a.differ, b.differ);
-    return four;
+    const carries first = NAME(count_two)(c, values, weights); /* in this order, as both change the ones */
+    return NAME(add_carries)(&c->both.twos, &c->differ.twos, first,
+                             NAME(count_two)(c, values + 2 * VALUES, weights + 2 * WEIGHTS));
 }
 
 static inline void NAME(count_eight)(counters *c, const uint8_t *values, const uint8_t *weights)
 {
-    const carries a = NAME(count_four)(c, values, weights);
-    const carries b = NAME(count_four)(c, values + 4 * VALUES, weights + 4 * WEIGHTS);
-    NAME(count)(&c->both, NAME(add_bits)(&c->both.fours, a.both, b.both), 3);
-    NAME(count)(&c->differ, NAME(add_bits)(&c->differ.fours, a.differ, b.differ), 3);
+    const carries first = NAME(count_four)(c, values, weights);
+    const carries eight = NAME(add_carries)(&c->both.fours, &c->differ.fours, first,
+                                            NAME(count_four)(c, values + 4 * VALUES, weights + 4 * WEIGHTS));
+    NAME(count)(&c->both, eight.both, 3);
+    NAME(count)(&c->differ, eight.differ, 3);
 }
 
 /* Sums of the outputs of one vector. */

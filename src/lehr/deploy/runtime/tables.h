@@ -219,7 +219,6 @@ static inline const uint8_t *NAME(entry)(const uint8_t *tables, int32_t triple, 
     return tables + (size_t)triple * ENTRIES * apart + (size_t)code * apart / 8;
 }
 
-
 /* ---- after the sums ---- */
 
 static inline int NAME(pooled)(const lehr_layer *layer)
