@@ -6,11 +6,13 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import lehr
 from lehr.algorithms import (
@@ -233,6 +235,35 @@ def test_saved_and_loaded_in_the_middle_it_ends_with_the_same_bits(
     theirs = trained.model.state_dict()
     for name, tensor in resumed.model.state_dict().items():
         assert torch.equal(tensor, theirs[name]), name
+
+
+class Mixed(TorchDispatchMode):
+    """Notes what gets tensors of the CPU beside those of another device, which GPUs refuse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, Tensor)]
+        if len({tensor.device.type for tensor in tensors}) > 1 and "copy" not in str(func):
+            self.seen.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_step_stays_on_its_device(case: Case) -> None:
+    model = network()
+    case.algorithm.convert_(model)
+    case.algorithm.before_epoch_(model, EPOCHS - 1, EPOCHS)
+    model.to("meta")
+    optimizer = case.algorithm.wrap(torch.optim.SGD(model.parameters(), lr=0.1, foreach=False), model)
+    drawn = isinstance(case.algorithm, GXNORNet)  # by a generator, which this device has none of
+    with Mixed() as mixed:
+        model(torch.empty(8, 1, 8, 8, dtype=torch.uint8, device="meta")).square().mean().backward()
+        if not drawn:
+            optimizer.step()
+        case.algorithm.after_step_(model)
+    assert not mixed.seen
 
 
 def test_evaluation_has_no_randomness(case: Case, trained: Training) -> None:

@@ -104,6 +104,20 @@ def test_predict_names_class_and_score_of_each_image(packed: Path, pictures: Pat
     assert rows[0].split()[1:] == rows[3].split()[1:]
 
 
+@pytest.mark.filterwarnings("error")
+def test_predict_works_where_no_engine_can_be_built(
+    packed: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    shown = []
+    for variable, value in (("LEHR_CACHE", "/proc/nobody"), ("CC", "false"), ("CC", "no-such-compiler")):
+        with monkeypatch.context() as changed:
+            changed.setenv(variable, value)
+            assert cli.main(["predict", str(packed), str(pictures / "0.png")]) == 0
+        shown.append(capsys.readouterr().out)
+    assert cli.main(["predict", str(packed), str(pictures / "0.png")]) == 0
+    assert {*shown} == {capsys.readouterr().out}
+
+
 def test_predict_does_the_others_when_one_image_is_bad(
     packed: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

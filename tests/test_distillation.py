@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from crashes import Crash
-from lehr.algorithms import ANA, FullPrecision
+from lehr.algorithms import ANA, INQ, Algorithm, FullPrecision, GXNORNet
 from lehr.data import load
 from lehr.losses import TowardsProbabilities, TowardsScores
 from lehr.training import engine
-from lehr.training.engine import resume, train
-from lehr.training.errors import Interrupted, RunError
+from lehr.training.engine import _batchnorm_images, resume, train
+from lehr.training.errors import Interrupted, RunError, RunWarning
 from lehr.training.folder import RunFolder
 from lehr.training.recipe import Data, Distillation, Model, Optimizer, Recipe, Schedule
+from lehr.training.recipes import named
 from lehr.training.run import load_network
 
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
@@ -222,6 +225,66 @@ def test_an_average_goes_on_to_the_same_bits(tmp_path: Path) -> None:
         train(recipe, tmp_path / "halves", callbacks=[Crash(2)])
     resume(tmp_path / "halves")
     assert same_network(tmp_path / "whole", tmp_path / "halves")
+
+
+def test_an_averaged_run_stopped_before_its_results_ends_with_the_same(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(RECIPE, averaging=0.9, batchnorm_batches=2)
+    results = train(recipe, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    folder.path.rename(tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", folder.path)
+    for path in (folder.results, folder.final):
+        path.unlink()
+    again = resume(folder.path)
+    assert results is not None
+    assert again is not None
+    assert {**results, "seconds": 0} == {**again, "seconds": 0}
+    assert same_network(tmp_path / "whole", folder.path)
+    assert results["val/running_loss"] != results["val/loss"]  # BatchNorm's statistics of training, and those kept
+
+
+@pytest.mark.parametrize("name", ["twn", "ttq", "xnor-net-integer", "abc-net"])
+def test_what_an_algorithm_fits_to_weights_is_fitted_to_their_average(name: str, tmp_path: Path) -> None:
+    algorithm = named(f"digits-{name}").algorithm
+    train(dataclasses.replace(RECIPE, algorithm=algorithm, averaging=0.99, batchnorm_batches=2), tmp_path / "run")
+    network, _ = load_network(tmp_path / "run")
+    kept = {key: value.clone() for key, value in network.state_dict().items()}
+    algorithm.after_step_(network)
+    assert all(torch.equal(value, kept[key]) for key, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("algorithm", [GXNORNet(), INQ()])
+def test_weights_that_stay_at_levels_have_no_average(algorithm: Algorithm) -> None:
+    with pytest.raises(ValueError, match="at levels while it trains.*averaging must be 0, got 0.9"):
+        dataclasses.replace(RECIPE, algorithm=algorithm, averaging=0.9, batchnorm_batches=2)
+
+
+def test_batchnorm_is_estimated_from_many_classes(tmp_path: Path) -> None:
+    splits = load("digits")
+    by_class = splits.train.take(torch.argsort(splits.train.labels, stable=True))
+    recipe = dataclasses.replace(RECIPE, batchnorm_batches=2)
+    images = torch.cat(tuple(_batchnorm_images(recipe, splits._replace(train=by_class))))
+    assert len(images) == 512
+    for batch in images.split(128):
+        labels = {bytes(image.flatten()): int(label) for image, label in by_class}
+        counts = torch.bincount(torch.tensor([labels[bytes(image.flatten())] for image in batch]), minlength=10)
+        assert bool((counts > 3).all())
+
+
+def test_a_network_that_has_seen_validation_images_is_told(
+    taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path
+) -> None:
+    teacher = Distillation(teacher=taught[0].teacher)
+    recipe = dataclasses.replace(RECIPE, distillation=teacher, epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RunWarning)
+        train(recipe, tmp_path / "same")
+    other = dataclasses.replace(recipe, seed=1)
+    with pytest.warns(RunWarning, match=r"its seed is 0, this run's 1\) and has seen some of this run's validation"):
+        train(other, tmp_path / "other")
+    started = dataclasses.replace(RECIPE, start=taught[0].teacher, seed=1, epochs=1)
+    with pytest.warns(RunWarning, match="has seen some of this run's validation images"):
+        train(started, tmp_path / "started")
 
 
 # Learning rates.

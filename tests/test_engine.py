@@ -129,6 +129,40 @@ def test_a_failing_compiler_is_shown(net, monkeypatch, tmp_path):
     assert not list(tmp_path.rglob("*.so"))
 
 
+def test_a_compiler_that_fails_once_does_not_leave_a_slow_runtime(net, monkeypatch, tmp_path):
+    best = compile(net).level
+    compiler, failed = tmp_path / "cc", tmp_path / "failed"
+    once = f'case "$*" in *avx2.c*) [ -e {failed} ] || {{ touch {failed}; kill -9 $$; }};; esac'
+    compiler.write_text(f'#!/bin/sh\n{once}\nexec {engine.find_compiler()[0]} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setenv("LEHR_CACHE", str(tmp_path))
+    assert compile(net).level == best
+    assert failed.exists()
+
+
+def test_a_network_whose_memory_c_cannot_count_is_refused():
+    wide = Conv("wide", "pixels", Weights.of(np.ones((3, 1, 1, 1), np.int8)), padding=(6000, 6000))
+    large = IntegerNet((1, 1, 1), (Table("pixels", np.arange(256)[None]), wide, Affine("a", "wide", *np.ones((2, 3)))))
+    with pytest.raises(ValueError, match=r"a run would take \d+ bytes, more than 2147483647"):
+        compile(large)
+
+
+def test_integers_that_float32_does_not_hold_are_rounded_for_float_weights_everywhere():
+    table = np.where(np.arange(256) == 255, 16387, 0)[None].repeat(16, 0)
+    ones = np.full((2, 16), 127)
+    ones[1, 0] = 126
+    operations = (
+        Table("pixels", table),
+        Flatten("flat", "pixels"),
+        Linear("sums", "flat", Weights.of(ones)),
+        Linear("difference", "sums", np.array([[1.0, -1.0]], np.float32)),
+    )
+    net = IntegerNet((16, 1, 1), operations)
+    images = np.full((1, 16, 1, 1), 255, np.uint8)
+    assert compile(net)(images) == compile(net, kernels="scalar")(images) == net.run(images) == 16388
+
+
 def test_processes_that_build_at_once_agree_and_leave_one_file(tmp_path):
     program = textwrap.dedent("""
         from lehr.deploy import engine

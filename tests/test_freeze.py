@@ -15,6 +15,7 @@ import frozen_networks as networks
 import lehr
 from frozen_networks import EXACT, NETWORKS, Input, conv, hard, linear
 from lehr.deploy import integer_net
+from lehr.deploy.fold import common_unit
 from lehr.deploy.freeze import FloatWarning, FreezeError, freeze
 
 
@@ -163,6 +164,37 @@ def test_pixels_at_a_common_unit_are_integers_without_a_quantizer():
     images = torch.randint(0, 256, (4, 1, 5, 5), dtype=torch.uint8)
     net = freeze(nn.Sequential(Normalise(), conv(1, 4)).eval(), images)
     assert table(net)[0, [0, 1, 255]].tolist() == [-255, -253, 255]
+
+
+@pytest.mark.parametrize(
+    ("bits", "signed", "size"), [(3, True, 0.3), (4, False, 0.15), (7, True, 0.01), (8, True, 0.7)]
+)
+def test_levels_some_steps_apart_are_integers(bits, signed, size):
+    """However their float32 values are rounded."""
+    levels = np.array(lehr.MultiStep.uniform(bits, signed, size).levels)
+    found = common_unit(levels, limit=2**15 - 1)
+    assert found is not None
+    unit, integers = found
+    assert integers.tolist() == np.rint(levels / size).tolist()
+    assert np.array_equal((integers * unit).astype(np.float32), levels.astype(np.float32))
+
+
+@pytest.mark.parametrize("size", [5, 7, 11])
+def test_an_adaptive_average_is_rounded_as_torch_rounds_it(size):
+    """Torch divides by the rows and then by the columns: not the same at the last bit, where a threshold may lie."""
+
+    class Bright(nn.Module):
+        def forward(self, x):
+            return (x > 127).float()
+
+    count = torch.arange(size * size)
+    images = torch.zeros(size * size, 1, 2 * size, 2 * size, dtype=torch.uint8)
+    images[:, 0, :size, :size] = 255 * (count < 1 + count[:, None]).reshape(-1, size, size)
+    averages = nn.AdaptiveAvgPool2d(2)(Bright()(images))[:, 0, 0, 0]
+    for average in averages.unique().tolist():
+        quantizer = lehr.Quantizer(lehr.MultiStep((average,), (0.0, 1.0)), lehr.Dirac(), lehr.Dirac())
+        model = nn.Sequential(Bright(), nn.AdaptiveAvgPool2d(2), quantizer).eval()
+        assert torch.equal(freeze(model, images).run(images).flatten(), model(images).flatten().to(torch.int64))
 
 
 def test_the_model_is_left_as_it_was():

@@ -184,6 +184,8 @@ def test_imagenet_in_shards_loads_as_imagenet_in_folders_does(root):
     splits = load_images(root, size=16, validation=5)
     assert [len(split) for split in splits] in ([19, 5, 6], [20, 4, 6], [15, 9, 6])
     assert splits.test.examples(3).shape == (3, 3, 16, 16)
+    for split in splits:  # over as many shards as are needed
+        assert [len(split.examples(count)) for count in (1, 4, len(split), 99)] == [1, 4, len(split), len(split)]
 
 
 def test_different_classes_in_train_and_val_are_refused(root, tmp_path):

@@ -84,6 +84,19 @@ def test_the_largest_are_frozen_first_or_any_at_random() -> None:
         assert bool(size[frozen].min() >= size[~frozen].max()) == (partition == "magnitude")
 
 
+def test_what_is_frozen_at_random_depends_on_the_seed_alone() -> None:
+    def frozen(seed: int, drawn: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 10))
+        INQ().convert_(model)
+        torch.rand(drawn)
+        INQ(partition="random").before_epoch_(model, 4, EPOCHS)
+        return ~of(model)[0][1].frozen.isnan()
+
+    assert torch.equal(frozen(0, 0), frozen(0, 7))
+    assert not torch.equal(frozen(0, 0), frozen(1, 0))
+
+
 @pytest.mark.parametrize("partition", ["magnitude", "random"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_frozen_weights_never_move_and_the_others_do(partition: Any, optimizer: str) -> None:

@@ -396,6 +396,15 @@ class TestLinearByRows:
         assert not layer.quantizer._goes_by_rows(torch.randn(images, 12), layer.weight)
         assert layer(torch.randn(images, 12)).shape == (images, 7)
 
+    def test_noise_that_changes_before_the_backward_pass_is_noticed(self):
+        layer = lehr.Linear(12, 7)
+        x = torch.randn(3, 12, requires_grad=True)
+        assert layer.quantizer._goes_by_rows(x, layer.weight)
+        y = layer(x).sum()
+        layer.quantizer.forward_std.mul_(0.5)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
+
     def test_images_of_another_length_are_torchs_error(self):
         layer = lehr.Linear(12, 7)
         with pytest.raises(RuntimeError, match=r"3x11 and 12x7"):

@@ -110,9 +110,27 @@ def test_sums_beyond_what_float32_holds_are_refused(tmp_path):
     to_onnx(linear(np.full((1, small), 127)), tmp_path / "net.onnx")
     for write in (to_onnx, to_qonnx):
         with pytest.raises(
-            ValueError, match=r"fc: its sums reach 0..16\d{6}.*exact only up to 16777216.*packed file or C"
+            ValueError, match=r"fc: its sums reach 0..16\d{6}.*exact only below 16777216.*packed file or C"
         ):
             write(linear(np.full((1, large), 127)), tmp_path / "net.onnx")
+
+
+def test_a_threshold_one_past_the_largest_sum_is_never_reached(tmp_path):
+    def net(most: int) -> IntegerNet:
+        table = np.where(np.arange(256) == 255, most, 0)[None].repeat(16, 0)
+        operations = (
+            Table("pixels", table),
+            Flatten("flat", "pixels"),
+            Linear("sum", "flat", Weights.of(np.full((1, 16), 64))),
+            Threshold("step", "sum", np.array([[16 * 64 * most + 1]]), np.array([1]), (0, 1)),
+        )
+        return IntegerNet((16, 1, 1), operations)
+
+    images = np.full((1, 16, 1, 1), 255, np.uint8)
+    to_onnx(net(16383), tmp_path / "net.onnx")
+    assert run(tmp_path / "net.onnx", images, "scores")[0] == net(16383).scores(images) == 0
+    with pytest.raises(ValueError, match="exact only below 16777216"):
+        to_onnx(net(16384), tmp_path / "net.onnx")
 
 
 def test_a_scale_after_integer_sums_is_not_folded_into_the_weights(tmp_path):

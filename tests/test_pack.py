@@ -241,8 +241,11 @@ HOSTILE = {
                 net["operations"][3].update(kernel=[2**30, 2**30], stride=[2**30, 2**30]),
             )
         ),
-        "beyond int32",
+        "pool: kernel is 1 to 536870912",
     ),
+    "a value too large": (setting("operations", 1, "padding", value=[2**15] * 2), "conv: it makes 8590721042 numbers"),
+    "huge padding": (setting("operations", 1, "padding", value=[2**31 - 1, 0]), "conv: padding is 0 to 536870912"),
+    "huge stride": (setting("operations", 1, "stride", value=[2**30, 1]), "conv: stride is 1 to 536870912"),
     "unknown source": (setting("operations", 1, "source", value="nothing"), "reads 'nothing'"),
     "lone surrogate": (setting("operations", 1, "name", value="\ud800"), "no network|no packed network|no JSON"),
     "classes": (setting("classes", value=["a", "b"]), "2 class names for 1 outputs"),

@@ -165,14 +165,20 @@ class _LinearByRows(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        x, weight, *ctx.function = inputs
-        ctx.save_for_backward(x, weight)
+        x, weight, *function = inputs
+        # What are tensors is saved, so that autograd notices if they change before the backward pass.
+        ctx.function = [None if isinstance(value, Tensor) else value for value in function]
+        ctx.tensors = [at for at, value in enumerate(function) if isinstance(value, Tensor)]
+        ctx.save_for_backward(x, weight, *(function[at] for at in ctx.tensors))
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight = ctx.saved_tensors
-        step, kind, mean, std, backward, backward_mean, backward_std, mode, scale = ctx.function
+        x, weight, *tensors = ctx.saved_tensors
+        function = list(ctx.function)
+        for at, tensor in zip(ctx.tensors, tensors, strict=True):
+            function[at] = tensor
+        step, kind, mean, std, backward, backward_mean, backward_std, mode, scale = function
         value, numbers, _ = _value_formula(x.dtype, step, kind, mean, std, scale, mode)
         slope, slope_numbers, _ = _slope_formula(x.dtype, step, backward, backward_mean, backward_std, scale)
         grad = grads[0].T.contiguous()

@@ -35,6 +35,11 @@ class Algorithm(abc.ABC):
         """Whether its noise is annealed by the recipe's schedule, or stays as it is."""
         return True
 
+    @property
+    def averages(self) -> bool:
+        """Whether an average of its weights is a network of its kind: not where they stay at levels while training."""
+        return True
+
     @abc.abstractmethod
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion | None:
         """Quantize a full-precision model in place; `trained` says that its weights are worth keeping.
@@ -76,5 +81,7 @@ def clip_(model: nn.Module, reach: float) -> None:
     """
     for _, layer in quantized_layers(model):
         scale = layer.quantizer.scale
-        bound = torch.as_tensor(reach) if scale is None else reach * scale
-        layer.weight.clamp_(-bound, bound * (1 - _HAIR))
+        if scale is None:
+            layer.weight.clamp_(-reach, reach * (1 - _HAIR))
+        else:
+            layer.weight.clamp_(-reach * scale, reach * scale * (1 - _HAIR))

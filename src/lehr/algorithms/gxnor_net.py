@@ -96,6 +96,11 @@ class GXNORNet(Algorithm):
         if self.derivative not in ("rectangular", "triangular"):
             raise ValueError(f"derivative must be rectangular or triangular, got {self.derivative!r}")
 
+    @property
+    def averages(self) -> bool:
+        """Weights are states, averages of states are not."""
+        return False
+
     @torch.no_grad()
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Make weights and activations discrete.

@@ -19,7 +19,7 @@ move again. Evaluated is always the network with all weights at their levels. Ac
 from __future__ import annotations
 
 import itertools
-import zlib
+import random
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,10 +37,14 @@ _LOWER_TOPS = 8  # that are tried: the highest level between 2^n1 and 2^(n1 - 7)
 
 
 class PowersOfTwo(AbstractQuantizer):
-    """Weights at 0 and ±scale/2^k, scale a power of two; `frozen` holds those that stay, and NaN for the others."""
+    """Weights at 0 and ±scale/2^k, scale a power of two; `frozen` holds those that stay, and NaN for the others.
+
+    `seed` is for a partition at random.
+    """
 
     scale: Tensor  # pyright: ignore[reportIncompatibleVariableOverride] - there always is one
     frozen: Tensor
+    seed: Tensor
 
     def __init__(self, bits: int) -> None:
         super().__init__()
@@ -49,6 +53,7 @@ class PowersOfTwo(AbstractQuantizer):
         self.step = MultiStep(tuple((a + b) / 2 for a, b in itertools.pairwise(levels)), tuple(levels))
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("frozen", torch.full((), torch.nan))
+        self.register_buffer("seed", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
         """While training the weights that are still free as they are; in eval mode all at their levels."""
@@ -138,7 +143,13 @@ class INQ(Algorithm):
         )
         for _, quantizer, weight in _quantizers(model):
             quantizer.fit_(weight, self.top)
+            quantizer.seed.fill_(torch.initial_seed() % 2**63)
         return conversion
+
+    @property
+    def averages(self) -> bool:
+        """Frozen weights are at their levels, averages of what they were before are not."""
+        return False
 
     def before_epoch_(self, model: nn.Module, epoch: int, epochs: int) -> None:
         """Freeze the weights whose time has come."""
@@ -146,18 +157,19 @@ class INQ(Algorithm):
         for path, quantizer, weight in _quantizers(model):
             quantizer.fit_(weight, self.top)
             if share:
-                quantizer.freeze_(weight, share, self._order(weight, f"{path} {epoch}"))
+                quantizer.freeze_(weight, share, self._order(quantizer, weight, f"{path} {epoch}"))
 
     def after_step_(self, model: nn.Module) -> None:
         """Hold the frozen weights."""
         for _, quantizer, weight in _quantizers(model):
             quantizer.hold_(weight)
 
-    def _order(self, weight: Tensor, name: str) -> Tensor:
+    def _order(self, quantizer: PowersOfTwo, weight: Tensor, name: str) -> Tensor:
         """What is frozen first: the highest. At random by a generator of its own, the same in every process."""
         if self.partition == "magnitude":
             return weight.detach().abs()
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        seed = random.Random(f"{quantizer.seed} {name}").getrandbits(63)
+        generator = torch.Generator().manual_seed(seed)
         return torch.rand(weight.shape, generator=generator).to(weight.device)
 
 

@@ -11,7 +11,8 @@ The gradient of s is multiplied with g = 1/√(N Q_P), N being the weights of th
 activations, that of max(v, 0) for the normal v that BatchNorm gives, where the paper takes the first batch.
 
 Weights are signed, Q_N = 2^(bits-1) and Q_P = Q_N - 1; activations unsigned, Q_N = 0 and Q_P = 2^bits - 1, so that the
-quantizer is the ReLU too. The weights of the first and last layer have `end_bits` (Section 2.3: 8).
+quantizer is the ReLU too. The weights of the first and last layer, and the activations the last one reads, have
+`end_bits` (Section 2.3: 8).
 
 >>> import torch
 >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
@@ -26,7 +27,9 @@ module  was     now          levels  why
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -49,9 +52,13 @@ class LearnedStep(AbstractQuantizer):
 
     def __init__(self, bits: int, *, signed: bool) -> None:
         super().__init__()
-        self.step = MultiStep.uniform(bits, signed)
         self.signed = signed
         self.learned = LearnedScale()
+        self.set_bits_(bits)
+
+    def set_bits_(self, bits: int) -> None:
+        """Begin with the step for activations of so many bits."""
+        self.step = MultiStep.uniform(bits, self.signed)
         self.start_(torch.tensor(_NORMAL_RELU))
 
     @property
@@ -77,7 +84,10 @@ class LearnedStep(AbstractQuantizer):
 
 @dataclass(frozen=True)
 class LSQ(Algorithm):
-    """Weights and activations of `bits` bits, the weights of the first and last layer of `end_bits`."""
+    """Weights and activations of `bits` bits; those of the first and last layer have `end_bits`.
+
+    What the first layer reads is left as it is: images have 8 bits.
+    """
 
     bits: int = 2
     end_bits: int = 8
@@ -97,16 +107,16 @@ class LSQ(Algorithm):
         )
         layers = dict(quantized_layers(model))
         ends = {next(iter(layers)), next(reversed(layers))}
-        for path in ends:
-            kind = layers[path].weight
-            layers[path].quantizer = LearnedStep(self.end_bits, signed=True).to(kind.device, kind.dtype)
+        read = _read_by_last(conversion, layers)
+        for path in ends | read:
+            module = layers[path].quantizer if path in ends else model.get_submodule(path)
+            assert isinstance(module, LearnedStep)
+            module.set_bits_(self.end_bits)
         for layer in layers.values():
             assert isinstance(layer.quantizer, LearnedStep)
             layer.quantizer.start_(layer.weight.abs().mean())
         changes = (
-            dataclasses.replace(change, levels=len(layers[change.module].quantizer.levels))
-            if change.module in ends and change.module in layers
-            else change
+            dataclasses.replace(change, levels=2**self.end_bits) if change.module in ends | read else change
             for change in conversion.changes
         )
         return Conversion(tuple(changes))
@@ -116,3 +126,11 @@ class LSQ(Algorithm):
         for module in model.modules():
             if isinstance(module, LearnedScale):
                 module.keep_positive_()
+
+
+def _read_by_last(conversion: Conversion, layers: Collection[str]) -> set[str]:
+    """The activations between the last two layers, by path."""
+    backwards = itertools.dropwhile(lambda change: change.module not in layers, reversed(conversion.changes))
+    next(backwards)
+    between = itertools.takewhile(lambda change: change.module not in layers, backwards)
+    return {change.module for change in between if change.now == LearnedStep.__name__}

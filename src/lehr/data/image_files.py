@@ -71,12 +71,22 @@ class ImageFiles:
 
         Raises DataError where none of those can be read.
         """
-        chosen = torch.linspace(0, len(self) - 1, min(count, len(self))).long().tolist()
+        chosen = spread(count, len(self)).tolist()
         decoded = self.decode(chosen, CentreCrop.of(self.size))
         if not decoded.positions:
             first, reason = self.path(chosen[0]), decoded.failures[0][1]
             raise DataError(f"{self.root}: none of {len(chosen)} images tried can be read; {first}: {reason}")
         return decoded.images
+
+
+def spread(count: int, total: int) -> Tensor:  # int64
+    """Return up to `count` of the numbers below `total`, evenly, the first and the last among them.
+
+    >>> spread(3, 24), spread(5, 2)
+    (tensor([ 0, 11, 23]), tensor([0, 1]))
+    """
+    count = min(count, total)
+    return torch.arange(count) * (total - 1) // max(count - 1, 1)
 
 
 def _content(path: Path) -> bytes | str:

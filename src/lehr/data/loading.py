@@ -14,7 +14,7 @@ from .batches import Batches
 from .colour import Colour
 from .dataset import Dataset
 from .decode import CentreCrop, RandomCrop
-from .image_files import ImageFiles
+from .image_files import ImageFiles, spread
 from .shards import Shards
 from .steps import Steps
 from .streamed import StreamedBatches
@@ -70,10 +70,12 @@ def batches_of(
 
 
 def examples_of(dataset: AnyDataset, count: int) -> Tensor:
-    """Return up to `count` images of a data set as evaluation sees them, uint8.
+    """Return up to `count` images of a data set as evaluation sees them, uint8, spread over it.
 
     >>> import lehr.data
     >>> examples_of(lehr.data.load("digits").test, 3).shape
     torch.Size([3, 1, 8, 8])
     """
-    return dataset.images[:count] if isinstance(dataset, Dataset) else dataset.examples(count)
+    if isinstance(dataset, Dataset):
+        return dataset.images[spread(count, len(dataset))]
+    return dataset.examples(count)

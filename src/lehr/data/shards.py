@@ -72,18 +72,25 @@ class Shards:
             yield Sample(first + position, f"{path}, sample {position}", reason, 0)
 
     def examples(self, count: int) -> Tensor:
-        """Return up to `count` images as evaluation sees them, from the first shard that has a readable one.
+        """Return up to `count` images as evaluation sees them, the first of each shard, as many of each as needed.
 
-        Raises DataError where none can be read.
+        Files that fail are left out. Raises DataError where none can be read.
         """
-        reason = "there are no samples"
+        found, reason = [], "there are no samples"
         for shard in range(len(self.paths)):
-            samples = [*itertools.islice(self.samples(shard), count)]
+            left, shards = count - sum(map(len, found)), len(self.paths) - shard
+            wanted = max(-(-left // shards), left - sum(self.sizes[shard + 1 :]))
+            if not left:
+                break
+            samples = [*itertools.islice(self.samples(shard), wanted)]
             decoded = decode_batch([s.file for s in samples], CentreCrop.of(self.size), [0] * len(samples))
             if decoded.positions:
-                return decoded.images
-            reason = f"{samples[0].name}: {decoded.failures[0][1]}" if samples else reason
-        raise DataError(f"{self.paths[0].parent}: no shard begins with an image that can be read; {reason}")
+                found.append(decoded.images)
+            elif samples:
+                reason = f"{samples[0].name}: {decoded.failures[0][1]}"
+        if not found:
+            raise DataError(f"{self.paths[0].parent}: no shard begins with an image that can be read; {reason}")
+        return torch.cat(found)
 
     def _sample(self, path: Path, number: int, content: dict[str, Any]) -> Sample:
         name = f"{path}, {content['__key__']}"

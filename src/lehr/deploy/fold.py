@@ -15,6 +15,8 @@ is constant.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -61,10 +63,10 @@ def scaled(scale: Tensor, shift: Tensor) -> tuple[Function, ...]:
     return (Function(lambda x: x * scale32 + shift32, (scale, shift)),)
 
 
-def divided(divisor: int, channels: int) -> Function:
-    """x / divisor: what is left of an average when its window has been summed."""
-    scale = torch.full((channels,), 1 / divisor, dtype=torch.float64)
-    return Function(lambda x: x / divisor, (scale, torch.zeros_like(scale)))
+def divided(divisors: Sequence[int], channels: int) -> Function:
+    """x divided by one after the other: what is left of an average when its window has been summed."""
+    scale = torch.full((channels,), 1 / math.prod(divisors), dtype=torch.float64)
+    return Function(lambda x: functools.reduce(torch.div, divisors, x), (scale, torch.zeros_like(scale)))
 
 
 def composed(functions: Sequence[Function], channels: int) -> tuple[Tensor, Tensor] | None:
@@ -156,11 +158,17 @@ def common_unit(values: np.ndarray, limit: int, tolerance: float = 0.0) -> tuple
     if not sizes.size:
         return 1.0, np.zeros(values.shape, np.int64)
     allowed = tolerance * sizes.max()
+    slack = np.maximum(allowed, np.spacing(sizes.astype(np.float32)) / 2)
     for divisor in range(1, int(limit * sizes.min() / sizes.max()) + 1):
         integers = np.rint(distinct / (sizes.min() / divisor))
-        unit = float(integers @ distinct / (integers @ integers))  # the best fit: the smallest value alone is rounded
-        if (np.abs((integers * unit).astype(np.float32) - distinct) <= allowed).all():
-            return unit, np.rint(values / unit).astype(np.int64)
+        fit = float(integers @ distinct / (integers @ integers))  # the smallest value alone is rounded
+        multiples = np.abs(integers[distinct != 0])
+        middle = (
+            float(((sizes - slack) / multiples).max() + ((sizes + slack) / multiples).min()) / 2
+        )  # of those that do
+        for unit in (fit, middle):
+            if (np.abs((integers * unit).astype(np.float32) - distinct) <= allowed).all():
+                return unit, np.rint(values / unit).astype(np.int64)
     return None
 
 

@@ -66,6 +66,7 @@ from lehr.deploy.integer_net import (
     Weights,
 )
 from lehr.deploy.trace import (
+    ADAPTIVE_AVERAGES,
     ADD_CALLS,
     AFFINE_CALLS,
     AVERAGE_POOLS,
@@ -394,7 +395,9 @@ class _Walk:
             x = self._as_float(x)
         name = self._name(node)
         self._emit(node, SumPool(name, x.name, kernel, stride, padding))
-        return _Traced(name, len(self.graph.shape(node)), (fold.divided(divisor, value.shape[0]), *x.functions))
+        several = isinstance(module, ADAPTIVE_AVERAGES) and kernel != value.shape[1:]
+        division = fold.divided(kernel if several else (divisor,), value.shape[0])  # as torch does it
+        return _Traced(name, len(self.graph.shape(node)), (division, *x.functions))
 
     def _window(self, node: fx.Node, module: nn.Module | None, value: Value) -> tuple[tuple[int, int], ...]:
         """Kernel, stride and padding of a pool; adaptive pools and means must divide their input evenly."""

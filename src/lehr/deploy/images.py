@@ -49,5 +49,5 @@ def read_image(path: Path, shape: tuple[int, int, int], *, resize: bool = False)
                 f"resize it, or pass --resize"
             )
         image = image.resize((columns, rows), Image.Resampling.BILINEAR, reducing_gap=3.0)
-    pixels = np.asarray(image, dtype=np.uint8)
+    pixels = np.array(image, dtype=np.uint8)  # a copy: that of the image is read-only
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))

@@ -54,6 +54,7 @@ Images = TypeVar("Images", np.ndarray, Tensor)
 # The outermost thresholds: every sum passes ALWAYS, none passes NEVER, so a channel whose scale is
 # zero can be written as a constant. Sums therefore stay strictly between them.
 ALWAYS, NEVER = -(2**31 - 1), 2**31 - 1
+_MOST_NUMBERS = 2**29  # in a value: C counts their bytes in int32
 
 
 @dataclass(frozen=True)
@@ -572,7 +573,9 @@ class IntegerNet:
                 if source not in values:
                     raise ValueError(f"{operation.name}: it reads {source!r}, which no earlier operation makes")
             inputs = [values[source] for source in operation.sources] if index else [image]
-            values[operation.name] = operation.infer(*inputs)
+            value = values[operation.name] = operation.infer(*inputs)
+            if value.size > _MOST_NUMBERS:
+                raise ValueError(f"{operation.name}: it makes {value.size} numbers, more than {_MOST_NUMBERS}")
             used.update(operation.sources)
         unused = [name for name in values if name not in used and name != operations[-1].name]
         if unused:
@@ -676,13 +679,14 @@ def _exact_conv(
 ) -> Tensor:
     """Convolve in float64, where integer sums are exact in any order: they stay far below 2**53.
 
-    Sums with floats are rounded to float32 once, at the end; every backend accumulates them in float64.
+    Sums with floats are rounded to float32 once, at the end, as integers are before; every backend accumulates them in
+    float64.
     """
     values = weight.values if isinstance(weight, Weights) else weight
     integer = values.dtype == np.int8 and not x.is_floating_point()
     kernel = torch.from_numpy(values.astype(np.float64))
     kernel = kernel.reshape(*kernel.shape, *(1,) * (4 - kernel.ndim))
-    sums = F.conv2d(x.double(), kernel, None, stride, padding, dilation, groups)
+    sums = F.conv2d((x if integer else x.float()).double(), kernel, None, stride, padding, dilation, groups)
     return sums.long() if integer else sums.float()
 
 
@@ -734,8 +738,8 @@ def _weight_shape(weight: Weights | np.ndarray) -> tuple[int, ...]:
 
 def _pair(name: str, what: str, pair: Sequence[int], low: int) -> Pair:
     rows, columns = (int(x) for x in pair)
-    if min(rows, columns) < low:
-        raise ValueError(f"{name}: {what} is at least {low} for rows and columns, got {tuple(pair)}")
+    if min(rows, columns) < low or max(rows, columns) > _MOST_NUMBERS:
+        raise ValueError(f"{name}: {what} is {low} to {_MOST_NUMBERS} for rows and columns, got {tuple(pair)}")
     return rows, columns
 
 

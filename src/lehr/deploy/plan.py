@@ -49,6 +49,7 @@ _FEWEST_OUTPUTS = 8
 _MOST_TRIPLES = 65535 // 6
 BLOCK = 32  # triples in a block of weights, as in runtime/tables.h
 _BITS_OUTPUTS = 16  # LEHR_BITS_OUTPUTS in runtime/lehr.h
+_MOST_MEMORY = 2**31 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,7 +259,7 @@ def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
     places, value_bytes = _places(layers, inputs, {names.get(name, name) for name in kept})
     layers = [_placed(layer, sources, places) for layer, sources in zip(layers, inputs, strict=True)]
     last = net.operations[-1].name
-    return Plan(
+    made = Plan(
         tuple(layers),
         image_bytes=image.size,
         value_bytes=value_bytes,
@@ -268,6 +269,10 @@ def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
         scores_type=_TYPE_OF[net.values[net.score_name].dtype],
         logits_type=_TYPE_OF[net.output.dtype],
     )
+    memory = max(made.memory(level) for level in LEVELS)
+    if memory > _MOST_MEMORY:
+        raise ValueError(f"a run would take {memory} bytes, more than {_MOST_MEMORY}: C counts them in int32")
+    return made
 
 
 def _layer(operation: Operation, inputs: list[Value], value: Value, *, matrix: bool = False) -> Layer:

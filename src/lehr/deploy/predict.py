@@ -18,7 +18,7 @@ def predict(
 ) -> Iterator[tuple[Path, tuple[str, str, str, str] | ImageError]]:
     """For each image: the class and its score, the next best class and its score; or why it could not be read.
 
-    Runs in the compiled engine, or, where there is no C compiler, in the reference run, with the same result.
+    Runs in the compiled engine, or, where it cannot be built, in the reference run, with the same result.
     """
     net = load(file)
     run = _runner(net)
@@ -37,5 +37,5 @@ def predict(
 def _runner(net: IntegerNet) -> Engine | IntegerNet:
     try:
         return compile(net)
-    except RuntimeError:  # there is no compiler
+    except (RuntimeError, OSError):  # there is no compiler, or no folder to keep what it makes
         return net

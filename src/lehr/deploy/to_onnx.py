@@ -58,7 +58,7 @@ from lehr.deploy.integer_net import (
     Weights,
 )
 
-_EXACT = 2**24  # float32 holds every integer up to here
+_EXACT = 2**24  # float32 holds every integer up to here, thresholds one past the largest sum too
 _COMPARED = 4  # up to this many thresholds, comparing with each takes fewer passes than a binary search
 
 
@@ -80,10 +80,10 @@ class Writer(ABC):
 
     def __init__(self, net: IntegerNet, batch: int | str) -> None:
         for name, value in net.values.items():
-            if value.kind == "integer" and max(-value.low, value.high) > _EXACT:
+            if value.kind == "integer" and max(-value.low, value.high) >= _EXACT:
                 raise ValueError(
                     f"{name}: its sums reach {value.low}..{value.high}, and ONNX runtimes compute in float32, exact "
-                    f"only up to {_EXACT}: use the packed file or C, or smaller levels"
+                    f"only below {_EXACT}: use the packed file or C, or smaller levels"
                 )
         self.net = net
         self.batch = batch

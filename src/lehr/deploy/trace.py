@@ -24,7 +24,8 @@ from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Linear
 LAYERS = (Linear, Conv1d, Conv2d, nn.Linear, nn.Conv1d, nn.Conv2d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d)
-AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
+ADAPTIVE_AVERAGES = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
+AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, *ADAPTIVE_AVERAGES)
 CLIPS = (nn.ReLU, nn.ReLU6, nn.Hardtanh)
 NOTHING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 # A call of the function is a call of the module made with its arguments.

@@ -27,10 +27,9 @@ import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.callbacks import LambdaCallback, WeightAveraging
+from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 import lehr
 from lehr.annealing import layers_of
@@ -38,6 +37,7 @@ from lehr.batchnorm import reestimate_
 from lehr.data import CropFlip, Splits, StreamedSplits, examples_of
 from lehr.models import MobileNetV2
 from lehr.training.annealing import NoiseAnnealing
+from lehr.training.averaging import Averaging
 from lehr.training.errors import Diverged, Interrupted, RunError, RunWarning
 from lehr.training.folder import RunFolder, save_checkpoint, write_json
 from lehr.training.interruption import StopAtOnce
@@ -64,6 +64,9 @@ def train(
     folder = RunFolder.unused(path) if is_main_process() else RunFolder(path)
     recipe = _anchored(recipe)
     splits = splits or load_data(recipe)
+    for other in (recipe.start, recipe.distillation.teacher):
+        if other and is_main_process():
+            _tell_other_split(recipe, other)
     model = build(recipe, Images.of(splits.train), start=recipe.start)
     circumstances = {**_circumstances(recipe), "images": Images.of(splits.train)._asdict()}
     record = Record(folder, lambda: folder.create(dump(recipe), circumstances))
@@ -148,10 +151,9 @@ def _fit(
                 per=settings.per,
             )
         )
-    if recipe.averaging:
-        # Buffers are not averaged: the noise is what it is, and BatchNorm's statistics are estimated anew.
-        average = get_ema_multi_avg_fn(recipe.averaging)
-        callbacks.append(WeightAveraging(use_buffers=False, multi_avg_fn=average))
+    averaging = Averaging(recipe.averaging) if recipe.averaging else None
+    if averaging:
+        callbacks.append(averaging)
     if sys.stderr.isatty() and is_main_process():
         callbacks.append(Bar())
     loaders = Loaders(splits, recipe.data, seed=recipe.seed)
@@ -159,6 +161,8 @@ def _fit(
         with _quiet_lightning():
             trainer = _trainer(recipe, record.folder, callbacks)
             trainer.fit(task, datamodule=loaders, ckpt_path=checkpoint, weights_only=True)
+            if averaging:
+                averaging.keep_(task)
             results = _finish(recipe, record, trainer, task, loaders)
     except SIGTERMException as stop:  # the signal came before training began
         raise Interrupted.training(signal.SIGTERM, record.folder.path) from stop
@@ -172,6 +176,8 @@ def _fit(
 def _batchnorm_images(recipe: Recipe, splits: Splits | StreamedSplits) -> Sequence[Tensor]:
     """The same on every process, so that all have the same statistics; in memory, augmented like those of training."""
     images = examples_of(splits.train, _BATCHNORM_BATCH * recipe.batchnorm_batches)
+    # Data may be in the order of its classes: a batch must hold many.
+    images = images[torch.randperm(len(images), generator=torch.Generator().manual_seed(recipe.seed))]
     if recipe.data.augment and isinstance(splits, Splits):
         augment = CropFlip(recipe.data.padding, recipe.data.flip)
         images = augment(images, torch.Generator().manual_seed(recipe.seed))
@@ -288,6 +294,19 @@ def _tell_differences(then: dict[str, Any], now: dict[str, Any]) -> None:
         was = ", ".join(f"{name} {then.get(name)}" for name in changed)
         now_is = ", ".join(f"{name} {now[name]}" for name in changed)
         warnings.warn(f"this run began with {was} and goes on with {now_is}: not bit for bit", RunWarning, stacklevel=3)
+
+
+def _tell_other_split(recipe: Recipe, other: Path) -> None:
+    """What a network may know of this run's validation images."""
+    theirs = read(RunFolder.open(other).recipe)
+    held_out, theirs_held_out = ((r.seed, r.data.validation) for r in (recipe, theirs))
+    if recipe.data.name == theirs.data.name and held_out != theirs_held_out:
+        warnings.warn(
+            f"{other} held other images out (its seed is {theirs.seed}, this run's {recipe.seed}) and has seen some of "
+            f"this run's validation images, which will look better than they are; test data is not touched",
+            RunWarning,
+            stacklevel=3,
+        )
 
 
 @contextlib.contextmanager

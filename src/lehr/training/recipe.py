@@ -309,6 +309,11 @@ class Recipe:
             raise ValueError(f"averaging is a decay in [0, 1), 0 for none, got {self.averaging}")
         if self.averaging and not self.batchnorm_batches:
             raise ValueError("averaged weights need BatchNorm statistics of their own: give batchnorm_batches, say 20")
+        if self.averaging and not self.algorithm.averages:
+            raise ValueError(
+                f"{type(self.algorithm).__name__} has its weights at levels while it trains, and their average is at "
+                f"none: averaging must be 0, got {self.averaging}"
+            )
         if self.schedule.warmup >= self.epochs:
             raise ValueError(f"warmup must end before the {self.epochs} epochs do, got {self.schedule.warmup:g}")
         if 0 < self.distillation.epochs <= self.schedule.warmup:

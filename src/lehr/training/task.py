@@ -148,11 +148,15 @@ class Task(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Read the sums of validation."""
-        self._reestimation.close()
+        self.end_reestimation()
         self._noisy, self._running = [], {}
         self._read("val", "val/")
         self._read("running", "val/running_")
         self._read("noisy", "val/noisy_")
+
+    def end_reestimation(self) -> None:
+        """Go back to BatchNorm's statistics of training, if that has not been done."""
+        self._reestimation.close()
 
     def on_train_epoch_end(self) -> None:
         """Read the sums of training."""
