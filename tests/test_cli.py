@@ -86,11 +86,22 @@ def test_help_of_train_lists_the_keys_of_a_recipe(capsys: pytest.CaptureFixture[
         ("train digits-ana --accelerator abacus", 2, "abacus"),
         ("train --resume /nowhere", 1, "/nowhere is not a run: it has no recipe.yaml"),
         ("train --resume /nowhere --epochs 3", 2, "goes on with the run's own recipe and takes no other argument"),
+        ("train digits-ana --seed 18446744073709551616", 2, "seed must be below 2**64, got 18446744073709551616"),
+        ("train digits-ana --data.batch_size 1", 2, "batch_size must be at least 2, got 1"),
         ("evaluate", 2, "run"),
         ("evaluate /nowhere", 1, "/nowhere is not a run"),
         ("summary nothing", 2, "no recipe is called 'nothing'"),
         ("recipes all", 2, "all"),
         ("data nope", 2, "no data set is called 'nope'"),
+        ("data imagenet", 2, "imagenet, which cannot be fetched: recipes read it from their data.root"),
+        ("compare run --foo", 2, "lehr compare: unrecognized arguments: --foo"),
+        ("bench digits --repetitions 0", 2, "repetitions must be at least 1, got 0"),
+        ("predict / image.png", 2, "/ is a folder: of a run, `lehr export / --to packed` writes /model.lehr"),
+        ("export digits --to packed --out /", 1, "/ is a folder: name a file in it"),
+        ("export digits --to packed --out /no/such.lehr", 1, "there is no folder /no to write such.lehr to"),
+        ("approximate x0 --epsilon 1e-12", 1, "GiB and this machine has"),
+        ("approximate x0*x1*x2*x3*x4*x5 --epsilon 0.1", 1, "GiB and this machine has"),
+        ("approximate x0 --epsilon 0.1 --lipschitz 0", 2, "x0 is steeper than lipschitz=0: it is missed by 0.5"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
@@ -103,6 +114,56 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
     assert captured.err.count("\n") == 1
     assert captured.out == ""
     assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine without any tool: no compiler, no git."""
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setenv("LEHR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("CC", raising=False)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.filterwarnings("default")
+def test_a_machine_without_tools_trains_and_exports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "train digits-ana --epochs 2 --annealing.duration 0.2 --model.hidden [16] --out"
+    assert main([*words.split(), str(tmp_path / "run")]) == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["commit"] is None
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "run"), "--to", "packed"]) == 0
+    captured = capsys.readouterr()
+    assert "C is not checked: there is no C compiler" in captured.err
+    assert "ONNX, onnxruntime: 364 images, 0 classes differ" in captured.out
+    assert main(["bench", "digits"]) == 1
+    assert capsys.readouterr().err.startswith("lehr bench: there is no C compiler")
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_run_whose_files_do_not_fit_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    words = "train digits-ana --epochs 2 --annealing.duration 0.2 --model.hidden [16] --out"
+    assert main([*words.split(), str(run)]) == 0
+    results, final, recipe = run / "results.json", run / "checkpoints" / "final.ckpt", run / "recipe.yaml"
+    before = final.read_bytes()
+    final.write_bytes(b"damaged")
+    capsys.readouterr()
+    assert main(["train", "--resume", str(run)]) == 0  # it is made anew
+    assert "final.ckpt is damaged" in capsys.readouterr().err
+    assert final.read_bytes() == before
+    text = results.read_text()
+    results.write_text("{")
+    assert main(["train", "--resume", str(run)]) == 1
+    assert "results.json is damaged: " in capsys.readouterr().err
+    results.write_text(text)
+    recipe.write_text(recipe.read_text().replace("- 16", "- 12"))
+    assert main(["evaluate", str(run)]) == 1
+    error = capsys.readouterr().err
+    assert f"the network of {run} is not that of its recipe.yaml: size mismatch for " in error
+    assert error.count("\n") == 1
+    (run / "metrics.csv").write_bytes(b"epoch,\xff\n")
+    assert main(["report", str(run)]) == 1
+    assert "metrics.csv is damaged: " in capsys.readouterr().err
 
 
 def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +218,7 @@ def test_data_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == expected
 
 
+@pytest.mark.filterwarnings("ignore:.* held other images out")
 def test_a_run_goes_to_a_folder_of_its_own_and_from_starts_with_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -218,6 +218,38 @@ class TestComplaints:
             quantize_(Functional())
         quantize_(Functional(), activations=None)
 
+    def test_what_is_no_quantizer_is_an_error(self):
+        with pytest.raises(TypeError, match=r"weights must be a quantizer such as .*, or None, got MultiStep"):
+            lehr.quantize_(nn.Linear(2, 2), weights=lehr.MultiStep.ternary())  # pyright: ignore[reportArgumentType]
+
+    @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+    def test_weights_that_are_not_finite_are_an_error_and_nothing_is_changed(self, wrong):
+        model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+        nn.init.constant_(model[2].weight, wrong)
+        with pytest.raises(ValueError, match="2: its weights are not all finite"):
+            lehr.quantize_(model)
+        assert [type(module) for module in model] == [nn.Linear, nn.ReLU, nn.Linear]
+
+    @pytest.mark.parametrize("scale", ["tensor", "channel"])
+    @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+    def test_layers_without_weights_are_layers_all_the_same(self, scale):
+        model = nn.Sequential(nn.Linear(0, 3), nn.ReLU(), nn.Linear(3, 0))
+        lehr.quantize_(model, scale=scale)
+        assert model(torch.empty(5, 0)).shape == (5, 0)
+        assert lehr.Linear(0, 3)(torch.empty(2, 0)).shape == (2, 3)
+        assert lehr.Linear(3, 0)(torch.empty(2, 3)).shape == (2, 0)
+
+    @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+    def test_a_transformer_is_quantized_with_and_without_gradients(self):
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
+        for model in (layer, nn.TransformerEncoder(layer, 2)):
+            lehr.quantize_(model.eval(), activations=None)
+            x = torch.randn(2, 3, 8)
+            with torch.no_grad():
+                without = model(x)
+            assert torch.allclose(without, model(x), atol=1e-6)
+
     def test_an_unknown_scale_is_an_error(self):
         with pytest.raises(ValueError, match="scale must be one of tensor, channel, fixed, got 'row'"):
             quantize_(small_net(), scale="row")

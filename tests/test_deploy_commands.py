@@ -118,6 +118,19 @@ def test_predict_works_where_no_engine_can_be_built(
     assert {*shown} == {capsys.readouterr().out}
 
 
+def test_predict_scales_16_bits_to_8_and_takes_no_more(
+    packed: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pixels = np.asarray(Image.open(pictures / "0.png"))
+    Image.fromarray(pixels.astype(np.uint16) * 257).save(tmp_path / "0.png")
+    Image.fromarray(pixels.astype(np.int32)).save(tmp_path / "1.tiff")
+    assert cli.main(["predict", str(packed), str(pictures / "0.png"), str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    _, one, other = (line.split()[1:] for line in out.splitlines())
+    assert one == other
+    assert "1.tiff is no image that can be read: its pixels are 32-bit integers, not of 8 or 16 bits" in err
+
+
 def test_predict_does_the_others_when_one_image_is_bad(
     packed: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -1,6 +1,8 @@
 """The engine: built once for a machine, equal to the reference run, usable from threads and processes."""
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -161,6 +163,14 @@ def test_integers_that_float32_does_not_hold_are_rounded_for_float_weights_every
     net = IntegerNet((16, 1, 1), operations)
     images = np.full((1, 16, 1, 1), 255, np.uint8)
     assert compile(net)(images) == compile(net, kernels="scalar")(images) == net.run(images) == 16388
+
+
+def test_networks_and_engines_are_copied_and_sent(net, images):
+    expected = net.run(images)
+    for thing in (net, compile(net, threads=2, kernels="scalar")):
+        for other in (copy.deepcopy(thing), pickle.loads(pickle.dumps(thing))):
+            assert np.array_equal(other.run(images), expected)
+    assert (other.threads, other.level) == (2, "scalar")
 
 
 def test_processes_that_build_at_once_agree_and_leave_one_file(tmp_path):

@@ -197,6 +197,29 @@ def test_an_adaptive_average_is_rounded_as_torch_rounds_it(size):
         assert torch.equal(freeze(model, images).run(images).flatten(), model(images).flatten().to(torch.int64))
 
 
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        (lambda x: x.float().reshape(len(x), -1), r"'len' is not supported.*by x.size\(0\), not len\(x\)"),
+        (lambda x: x.float() * float(x.max()), "must not depend on values"),
+        (lambda x: x.float().flatten(1) + torch.zeros(x.size(0), 4), "nor make tensors of its own"),
+    ],
+)
+def test_what_cannot_be_traced_is_told_with_what_to_do(forward, why):
+    class Model(nn.Module):
+        def forward(self, x):
+            return forward(x)
+
+    with pytest.raises(FreezeError, match=f"Model cannot be traced: .*{why}"):
+        freeze(Model(), torch.zeros(1, 1, 2, 2, dtype=torch.uint8))
+
+
+def test_a_compiled_model_is_frozen_as_the_one_inside():
+    model, images = networks.trained("vgg")
+    compiled = torch.compile(model, backend="eager")
+    assert torch.equal(freeze(compiled, images).run(images), freeze(model, images).run(images))  # pyright: ignore[reportArgumentType]
+
+
 def test_the_model_is_left_as_it_was():
     model, images = networks.trained("vgg")
     before = {key: value.clone() for key, value in model.state_dict().items()}

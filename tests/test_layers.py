@@ -318,6 +318,13 @@ def test_composed_layers_are_taken_apart_in_a_copy() -> None:
     torch.testing.assert_close(taken_apart(shared)(x), shared(x))
 
 
+def test_codes_count_more_levels_than_a_byte():
+    step = lehr.MultiStep(tuple(range(300)), tuple(range(301)))
+    codes = lehr.Quantizer(step, lehr.Dirac(), lehr.Dirac()).codes(torch.tensor([-1.0, 0.5, 255.5, 299.5]))
+    assert codes.tolist() == [0, 1, 256, 300]
+    assert lehr.Quantizer().codes(torch.zeros(1)).dtype == torch.uint8
+
+
 class NoValues(TorchDispatchMode):
     """Forbids to read a tensor's values, and to copy one from the CPU to the device, which waits as well."""
 

@@ -167,6 +167,9 @@ class Annealer:
             raise ValueError("a synchronous backward noise is the forward noise: it takes no backward_law")
         if steps_per_epoch < 1:
             raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
+        for given in (law, backward_law):
+            if given is not None and not callable(given):
+                raise TypeError(f"a decay law is one such as Linear() or Power(2), got {given!r}")
         self.groups = layers_of(model) if groups is None else _named_groups(model, groups)
         self.windows = [windows] * len(self.groups) if isinstance(windows, Window) else list(windows)
         if len(self.windows) != len(self.groups):

@@ -130,10 +130,7 @@ def approximate(
     """
     dtype = torch.get_default_dtype() if dtype is None else dtype
     plan = size(lipschitz=lipschitz, dimension=dimension, epsilon=epsilon, side=side, tight=tight, dtype=dtype)
-    # The values, and their differences while they are checked.
-    _refuse_beyond_memory(
-        f"n = {plan.n:,} cubes an axis, N = n^{dimension} = {_large(plan.N)} in all", 2 * plan.N, dtype
-    )
+    check_memory(plan, dtype)
     thresholds = _thresholds(plan.n, side, dtype)
     middles = ((torch.arange(plan.n, dtype=torch.float64) + 0.5) / plan.n * side).to(dtype)
     values, column = [], False
@@ -339,6 +336,12 @@ def _check_slopes(values: Tensor, n: int, lipschitz: float, side: float) -> None
                 f"by {rise:.3g}, a slope of {rise / spacing:.4g}"
             )
         inner *= n
+
+
+def check_memory(plan: Size, dtype: torch.dtype) -> None:
+    """MemoryError if `approximate` cannot build this here: the values, and their differences while they are checked."""
+    cubes = f"n = {plan.n:,} cubes an axis, N = n^{plan.dimension} = {_large(plan.N)} in all"
+    _refuse_beyond_memory(cubes, 2 * plan.N, dtype)
 
 
 def _refuse_beyond_memory(what: str, numbers: int, dtype: torch.dtype) -> None:

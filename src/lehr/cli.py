@@ -119,7 +119,9 @@ def compare(arguments: Sequence[str]) -> None:
     words.add_argument("--out", type=Path)
     if "--methods" not in arguments:
         words.add_argument("runs", type=Path, nargs="*")
-        options = words.parse_args(list(arguments))
+        options, unknown = words.parse_known_args(list(arguments))
+        if unknown:
+            raise UsageError(f"unrecognized arguments: {' '.join(unknown)}")
         if not options.runs:
             raise UsageError("which runs? name their folders, or --methods all --dataset digits to train them")
         _tell_comparison(options.runs, options.out or options.runs[0].resolve().parent)
@@ -234,8 +236,8 @@ def bench(file: str, *, repetitions: int = 100) -> None:
     from lehr.zoo import file_of
 
     net = load(file_of(file))
-    print(compile(net).describe(), end="\n\n")
-    print(bench(net, repetitions=repetitions))
+    timings = bench(net, repetitions=repetitions)
+    print(compile(net).describe(), timings, sep="\n\n")
 
 
 def zoo() -> None:
@@ -358,11 +360,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _fail(2, f"lehr {word}: {' '.join(str(error).split())}")
         except BaseException as error:
             from lehr.data import DataError
+            from lehr.deploy import CompilerError
             from lehr.training.errors import Diverged, Interrupted, RunError
 
             if isinstance(error, Interrupted):
                 return _fail(128 + error.signum, f"lehr {word}: {error}")
-            if isinstance(error, DataError | RunError | Diverged | OSError | ImportError):
+            if isinstance(error, DataError | RunError | Diverged | CompilerError | OSError | ImportError | MemoryError):
                 return _fail(1, f"lehr {word}: {error}")
             raise  # a defect of lehr, whose traceback is wanted
     return 0

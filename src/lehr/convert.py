@@ -116,8 +116,17 @@ def quantize_(
     if skip_first and layers:
         reasons[layers[0]] = "first layer"
 
+    for name, template in (("weights", weights), ("activations", activations)):
+        if template is not None and not isinstance(template, AbstractQuantizer):
+            raise TypeError(f"{name} must be a quantizer such as lehr.Quantizer(), or None, got {template!r}")
+    # By the weight's identity, so that tied weights share one; all before anything is changed, as a scale may not fit.
+    quantizers: dict[int, AbstractQuantizer] = {}
+    for path, module in modules.items():
+        wanted = type(module) in _QUANTIZED and path not in reasons and not skipped(path, module)
+        if weights is not None and wanted and id(module.weight) not in quantizers:
+            quantizers[id(module.weight)] = _fitted(weights, path, module, scale)
+
     changes: list[Change] = []
-    quantizers: dict[int, AbstractQuantizer] = {}  # by the weight's identity, so that tied weights share one
     for path, module in modules.items():
         is_layer, is_activation = isinstance(module, tuple(_QUANTIZED)), isinstance(module, replace)
         if not is_layer and not is_activation:
@@ -132,9 +141,7 @@ def quantize_(
         elif is_layer and type(module) not in _QUANTIZED:
             changes.append(_kept(change, f"a subclass of {_base(module).__name__}"))
         elif is_layer and weights is not None:
-            quantizer = quantizers.get(id(module.weight))
-            if quantizer is None:
-                quantizer = quantizers[id(module.weight)] = _fitted(weights, module, scale)
+            quantizer = quantizers[id(module.weight)]
             module.__class__ = _QUANTIZED[type(module)]  # same object, same parameters, same hooks
             module.quantizer = quantizer.train(module.training)
             changes.append(Change(path, change.was, change.was, len(quantizer.levels)))
@@ -145,6 +152,10 @@ def quantize_(
             module.__dict__ = vars(quantizer) | hooks
             changes.append(Change(path, change.was, type(quantizer).__name__, len(quantizer.levels)))
 
+    for module in modules.values():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            # Without gradients torch would take its weights past their quantizers; so it says no fast path is possible.
+            module.activation_relu_or_gelu = 0  # pyright: ignore[reportAttributeAccessIssue]
     result = Conversion(tuple(changes))
     if not result.converted:
         found = (
@@ -171,6 +182,11 @@ def fit_scale(weight: Tensor, quantizer: AbstractQuantizer, *, per_channel: bool
     weights an even sample is tried, and the bottom is that of all of them. Weights that are all 0 fit any scale and get
     one of order 1, with which they can still grow.
     """
+    if not weight.is_meta and not weight.isfinite().all():
+        raise ValueError("its weights are not all finite")
+    shape = (-1, *[1] * (weight.ndim - 1)) if per_channel else ()
+    if not weight.numel():
+        return weight.new_ones(len(weight) if per_channel else 1).reshape(shape)
     rows = weight.detach().flatten(1) if per_channel else weight.detach().reshape(1, -1)
     largest = max(abs(level) for level in quantizer.step.levels)
     unit = rows.abs().amax(1, keepdim=True).double() / largest
@@ -197,16 +213,18 @@ def fit_scale(weight: Tensor, quantizer: AbstractQuantizer, *, per_channel: bool
         consider(consider(unit * fraction))
     if stride > 1:
         _, scale = levels_and_bottom(rows.double(), scale)
-    shape = (-1, *[1] * (weight.ndim - 1)) if per_channel else ()
     return scale.to(weight.dtype).reshape(shape)
 
 
-def _fitted(template: AbstractQuantizer, layer: nn.Module, scale: Scale) -> AbstractQuantizer:
+def _fitted(template: AbstractQuantizer, path: str, layer: nn.Module, scale: Scale) -> AbstractQuantizer:
     quantizer = copy.deepcopy(template)
     weight = layer.weight
     assert isinstance(weight, Tensor)
     if scale != "fixed":
-        quantizer.scale = fit_scale(weight, template, per_channel=scale == "channel")
+        try:
+            quantizer.scale = fit_scale(weight, template, per_channel=scale == "channel")
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
     return quantizer.to(weight.device, weight.dtype)
 
 

@@ -57,8 +57,8 @@ def quantize(
     forward = Dirac() if forward is None else forward
     backward = forward if backward is None else backward
     check(step, forward, backward, mode)
-    if not x.is_floating_point():
-        raise TypeError(f"quantize needs a floating-point tensor, got {x.dtype}")
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise TypeError(f"quantize needs a floating-point tensor, got {getattr(x, 'dtype', type(x).__name__)}")
     for value in (forward.std, forward.mean, backward.std, backward.mean):
         if isinstance(value, Tensor) and torch.broadcast_shapes(x.shape, value.shape) != x.shape:
             raise ValueError(f"noise of shape {tuple(value.shape)} must broadcast over x, of shape {tuple(x.shape)}")

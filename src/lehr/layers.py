@@ -325,6 +325,8 @@ def around_thresholds_(
 
     There a small step changes a weight's level; in the middle of a level it would not.
     """
+    if not weight.numel():
+        return weight
     reach = 1 / math.sqrt(weight[0].numel())
     picked = torch.randint(len(quantizer.step.thresholds), weight.shape, generator=generator, device=weight.device)
     thresholds = torch.tensor(quantizer.step.thresholds, dtype=weight.dtype, device=weight.device)
@@ -333,9 +335,10 @@ def around_thresholds_(
 
 
 def level_codes(x: Tensor, step: MultiStep) -> Tensor:
-    """The index of the level that `step` sends each x to."""
+    """The index of the level that `step` sends each x to: uint8, of more than 256 levels int32."""
     thresholds = torch.tensor(step.thresholds, dtype=x.dtype, device=x.device)
-    return torch.bucketize(x.contiguous(), thresholds, right=True, out_int32=True).to(torch.uint8)
+    codes = torch.bucketize(x.contiguous(), thresholds, right=True, out_int32=True)
+    return codes.to(torch.uint8) if len(step.levels) <= 256 else codes
 
 
 def gradient_of(x: Tensor) -> Tensor:

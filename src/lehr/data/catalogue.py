@@ -60,7 +60,10 @@ def fetch(name: str, root: str | Path | None = None, *, progress: Progress | Non
 
 def _find(name: str) -> Source:
     if name not in SOURCES:
-        raise ValueError(f"no data set is called {name!r}; there are {', '.join(SOURCES)}")
+        raise ValueError(
+            f"no data set is called {name!r}; there are {', '.join(SOURCES)}, and imagenet, which cannot be fetched: "
+            "recipes read it from their data.root"
+        )
     return SOURCES[name]
 
 

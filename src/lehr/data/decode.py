@@ -174,6 +174,8 @@ def _cut(image: Image.Image, crop: Crop, draws: random.Random) -> Image.Image:
         image.draft("RGB", (least[1], least[0]) if swapped else (least[0], least[1]))
     if orientation > 1:
         image = ImageOps.exif_transpose(image)
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(f"expected 8 bits a channel, found more (Pillow's mode {image.mode})")
     if image.mode != "RGB":
         image = image.convert("RGB")
     across, down = image.width / width, image.height / height

@@ -10,13 +10,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lehr.deploy.engine import Engine, compile
+    from lehr.deploy.engine import CompilerError, Engine, compile
     from lehr.deploy.integer_net import IntegerNet
     from lehr.deploy.pack import load
     from lehr.deploy.to_c import to_c
     from lehr.deploy.to_onnx import to_onnx, to_qonnx
 
 _HOMES = {
+    "CompilerError": "engine",
     "Engine": "engine",
     "IntegerNet": "integer_net",
     "compile": "engine",
@@ -26,7 +27,7 @@ _HOMES = {
     "to_qonnx": "to_onnx",
 }
 
-__all__ = ["Engine", "IntegerNet", "compile", "load", "to_c", "to_onnx", "to_qonnx"]
+__all__ = ["CompilerError", "Engine", "IntegerNet", "compile", "load", "to_c", "to_onnx", "to_qonnx"]
 
 
 def __getattr__(name: str) -> Any:

@@ -52,6 +52,8 @@ class Timings:
 
 def bench(net: IntegerNet, *, repetitions: int = 100, images: np.ndarray | None = None) -> Timings:
     """Time `net` in the engine (best and scalar kernels) and its float and 8-bit twins in onnxruntime."""
+    if repetitions < 1:
+        raise ValueError(f"repetitions must be at least 1, got {repetitions}")
     rng = np.random.default_rng(0)
     if images is None:
         images = rng.integers(0, 256, (16, *net.input_shape), dtype=np.uint8)

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -75,6 +75,10 @@ _KERNEL_NAMES = {
     "TRITS": "matrix tiles",
     "BITS": "bit-planes",
 }
+
+
+class CompilerError(RuntimeError):
+    """There is no C compiler, or it failed: what was to be built, and what works without."""
 
 
 class _Layer(ctypes.Structure):
@@ -159,6 +163,10 @@ class Engine:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process it is built for that one."""
+        return _compiled, (self.net, self.threads, self.level)
+
     def __call__(self, images: Images) -> Images:
         """The logits, as `IntegerNet.run` gives them."""
         return self._run(images, scores=False)
@@ -236,6 +244,10 @@ def compile(net: IntegerNet, *, threads: int = 1, kernels: Kernels = "auto") -> 
     return Engine(net, threads, level, library)
 
 
+def _compiled(net: IntegerNet, threads: int, kernels: Kernels) -> Engine:
+    return compile(net, threads=threads, kernels=kernels)
+
+
 def find_compiler() -> list[str]:
     """The C compiler as a command: CC, else the first of cc, gcc, clang."""
     chosen = os.environ.get("CC")
@@ -243,11 +255,11 @@ def find_compiler() -> list[str]:
         command = shlex.split(chosen)
         if shutil.which(command[0]):
             return command
-        raise RuntimeError(f"CC is {chosen!r}, which is not a program here. {_NO_COMPILER}")
+        raise CompilerError(f"CC is {chosen!r}, which is not a program here. {_NO_COMPILER}")
     for name in ("cc", "gcc", "clang"):
         if shutil.which(name):
             return [name]
-    raise RuntimeError(f"there is no C compiler (cc, gcc or clang, or set CC). {_NO_COMPILER}")
+    raise CompilerError(f"there is no C compiler (cc, gcc or clang, or set CC). {_NO_COMPILER}")
 
 
 _NO_COMPILER = "lehr.deploy.compile needs one to build its runtime; IntegerNet.run works without, only slower."
@@ -303,7 +315,7 @@ def _compile_all(compiler: Sequence[str], flags: tuple[str, ...], folder: Path) 
 def _command(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(
+        raise CompilerError(
             f"the C compiler failed (exit {done.returncode}): {shlex.join(command)}\n{done.stderr.strip()}\n"
             "IntegerNet.run works without it, only slower."
         )

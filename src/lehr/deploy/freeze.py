@@ -105,6 +105,7 @@ def freeze(model: nn.Module, example_input: Tensor, *, classes: Sequence[str] = 
     into its input, such as `lehr.models.Input`. `classes` are names for its outputs. FreezeError says what cannot be
     converted: the module's path, why, and what to do.
     """
+    model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
     _check_ready(model)
     if example_input.dtype != torch.uint8 or not 2 <= example_input.ndim <= 4 or not len(example_input):
         raise FreezeError(

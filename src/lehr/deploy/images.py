@@ -37,7 +37,7 @@ def read_image(path: Path, shape: tuple[int, int, int], *, resize: bool = False)
         raise ImageError(f"image files have 1 or 3 channels, this network takes {channels}")
     try:
         with Image.open(path) as opened:
-            image = ImageOps.exif_transpose(opened).convert("L" if channels == 1 else "RGB")
+            image = _eight_bits(ImageOps.exif_transpose(opened)).convert("L" if channels == 1 else "RGB")
     except FileNotFoundError:
         raise ImageError(f"there is no file {path}") from None
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
@@ -51,3 +51,12 @@ def read_image(path: Path, shape: tuple[int, int, int], *, resize: bool = False)
         image = image.resize((columns, rows), Image.Resampling.BILINEAR, reducing_gap=3.0)
     pixels = np.array(image, dtype=np.uint8)  # a copy: that of the image is read-only
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Grey of 16 bits scaled to 8; Pillow itself would clip it."""
+    if image.mode.startswith("I;16"):
+        return Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise OSError(f"its pixels are 32-bit {'integers' if image.mode == 'I' else 'floats'}, not of 8 or 16 bits")
+    return image

@@ -588,6 +588,10 @@ class IntegerNet:
         object.__setattr__(self, "classes", tuple(self.classes))
         object.__setattr__(self, "values", MappingProxyType(values))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """So that it can be copied and sent to other processes."""
+        return IntegerNet, (self.input_shape, self.operations, self.classes)
+
     @property
     def output(self) -> Value:
         """The last value."""

@@ -60,6 +60,10 @@ def save(net: IntegerNet, path: str | Path) -> None:
     """Write `net` to a packed file; a file that is there already is replaced as a whole, or not at all."""
     path = Path(path)
     data = _packed(net)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lehr.deploy.engine import Engine, compile
+from lehr.deploy.engine import CompilerError, Engine, compile
 from lehr.deploy.images import ImageError, image_files, read_image
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.pack import load
@@ -37,5 +37,5 @@ def predict(
 def _runner(net: IntegerNet) -> Engine | IntegerNet:
     try:
         return compile(net)
-    except (RuntimeError, OSError):  # there is no compiler, or no folder to keep what it makes
+    except (CompilerError, OSError):  # there is no compiler, or no folder to keep what it makes
         return net

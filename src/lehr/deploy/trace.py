@@ -77,9 +77,10 @@ class Graph:
         self.modules = dict(model.named_modules())
         try:
             graph = _Tracer(_fronts(model, example)).trace(model)
-        except TraceError as error:
+        except (TraceError, RuntimeError, TypeError) as error:
             raise FreezeError(
-                f"{type(model).__name__} cannot be traced: {error}; its forward must not depend on values it computes"
+                f"{type(model).__name__} cannot be traced: {error}; its forward must not depend on values it computes, "
+                "nor make tensors of its own, and asks for the size of a batch by x.size(0), not len(x)"
             ) from error
         self._check_in_place(graph)
         fx.GraphModule(model, graph).graph.eliminate_dead_code()

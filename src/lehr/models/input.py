@@ -33,6 +33,8 @@ class Input(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], bits: int | None = None) -> None:
         super().__init__()
+        if not isinstance(mean, Sequence) or not isinstance(std, Sequence):
+            raise TypeError(f"mean and std are one number a channel, such as (0.5,), got {mean!r} and {std!r}")
         if len(mean) != len(std):
             raise ValueError(f"each channel needs a mean and a std, got {len(mean)} means and {len(std)} stds")
         if any(value <= 0 for value in std):

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import torch
 
-from lehr.approximation import approximate, size, sup_error
+from lehr.approximation import approximate, check_memory, size, sup_error
 from lehr.expression import parse
 from lehr.table import table
 
 _COARSER = (8, 4, 2, 1)  # the rows: how the error falls on the way to the epsilon asked for
 _LABEL = 30  # characters that fit above a panel
+_ROUNDING = 1e-9  # of an error, as a share of the values
 
 
 def approximate_formula(
@@ -42,12 +43,14 @@ def approximate_formula(
     f = parse(formula)
     constant = f.lipschitz(side) if lipschitz is None else lipschitz
     known = {"lipschitz": constant, "side": side, "dimension": f.dimension, "tight": tight, "dtype": torch.float64}
-    size(**known, epsilon=epsilon)  # complains before the coarser ones are built
+    check_memory(size(**known, epsilon=epsilon), torch.float64)  # before the coarser ones are built
     net, rows = None, []
     for factor in _COARSER:
         net = approximate(f, **known, epsilon=factor * epsilon)
-        measured = f"{sup_error(net, f):.4g}"
-        rows.append((f"{factor * epsilon:.4g}", str(net.n), str(net.N), f"{net.bound:.4g}", measured))
+        measured = sup_error(net, f)
+        if measured > net.bound + _ROUNDING * float(net.values.abs().max()):
+            raise ValueError(f"{f} is steeper than lipschitz={constant:g}: it is missed by {measured:.4g}")
+        rows.append((f"{factor * epsilon:.4g}", str(net.n), str(net.N), f"{net.bound:.4g}", f"{measured:.4g}"))
     assert net is not None
     origin = "certified by interval arithmetic" if lipschitz is None else "as given"
     lines = [

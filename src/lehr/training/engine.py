@@ -39,7 +39,7 @@ from lehr.models import MobileNetV2
 from lehr.training.annealing import NoiseAnnealing
 from lehr.training.averaging import Averaging
 from lehr.training.errors import Diverged, Interrupted, RunError, RunWarning
-from lehr.training.folder import RunFolder, save_checkpoint, write_json
+from lehr.training.folder import RunFolder, load_checkpoint, save_checkpoint, write_json
 from lehr.training.interruption import StopAtOnce
 from lehr.training.loaders import Loaders
 from lehr.training.machine import check_bfloat16, check_compiler
@@ -82,8 +82,13 @@ def resume(
     """Continue an interrupted run with its own recipe; what a finished run gave is read from it."""
     folder = RunFolder.open(path)
     recipe = read(folder.recipe)
-    if folder.results.exists():
-        return json.loads(folder.results.read_text())
+    finished = folder.read_results()
+    if finished is not None:
+        try:
+            load_checkpoint(folder.final)
+            return finished
+        except RunError as error:
+            warnings.warn(f"{error}; it is made anew", RunWarning, stacklevel=2)
     splits = splits or load_data(recipe)
     newest = folder.newest_checkpoint()
     model = build(recipe, Images.of(splits.train), start=None if newest else recipe.start)
@@ -233,7 +238,8 @@ def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> 
             default_root_dir=folder.path,
         )
     except MisconfigurationException as error:
-        raise ValueError(str(error)) from error
+        asked = f"accelerator {recipe.accelerator}, devices {recipe.devices}, strategy {recipe.strategy}"
+        raise ValueError(f"{asked}: {error}") from error
     if trainer.strategy.root_device.type == "cpu":
         if recipe.precision == "bf16-mixed":
             check_bfloat16()
@@ -270,14 +276,16 @@ def _finish(recipe: Recipe, record: Record, trainer: L.Trainer, task: Task, load
 
 def _circumstances(recipe: Recipe) -> dict[str, Any]:
     """Where, when and with what a run is made."""
-    commit = subprocess.run(
-        ["git", "-C", str(Path(lehr.__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
+    ask = ["git", "-C", str(Path(lehr.__file__).parent), "rev-parse", "HEAD"]
+    try:
+        commit = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # there is no git
+        commit = ""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": sys.argv,
         "seed": recipe.seed,
-        "commit": commit.stdout.strip() or None,
+        "commit": commit or None,
         "lehr": lehr.__version__,
         "torch": torch.__version__,
         "lightning": L.__version__,

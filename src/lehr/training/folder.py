@@ -98,8 +98,21 @@ class RunFolder:
         """The rows of metrics.csv, one an epoch."""
         if not self.metrics.exists():
             return []
-        with self.metrics.open(newline="") as file:
-            return list(csv.DictReader(file))
+        try:
+            with self.metrics.open(newline="", encoding="utf-8") as file:
+                return list(csv.DictReader(file))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise RunError(f"{self.metrics} is damaged: {error}") from error
+
+    def read_results(self) -> dict[str, Any] | None:
+        """What results.json holds, None before the run is finished."""
+        if not self.results.exists():
+            return None
+        try:
+            return json.loads(self.results.read_text(encoding="utf-8"))
+        except ValueError as error:
+            advice = f"remove it, and `lehr train --resume {self.path}` makes it anew"
+            raise RunError(f"{self.results} is damaged: {error}; {advice}") from error
 
     def write_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Replace metrics.csv."""

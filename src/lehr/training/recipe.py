@@ -53,7 +53,7 @@ class Data:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        _at_least(1, batch_size=self.batch_size)
+        _at_least(2, batch_size=self.batch_size)  # BatchNorm needs two images
         _at_least(0, padding=self.padding)
         if self.validation is not None:
             _at_least(1, validation=self.validation)
@@ -305,6 +305,8 @@ class Recipe:
     def __post_init__(self) -> None:
         _at_least(1, epochs=self.epochs, devices=self.devices, num_nodes=self.num_nodes)
         _at_least(0, seed=self.seed, batchnorm_batches=self.batchnorm_batches)
+        if self.seed >= 2**64:
+            raise ValueError(f"seed must be below 2**64, got {self.seed}")
         if not 0 <= self.averaging < 1:
             raise ValueError(f"averaging is a decay in [0, 1), 0 for none, got {self.averaging}")
         if self.averaging and not self.batchnorm_batches:

@@ -63,8 +63,9 @@ def build(recipe: Recipe, images: Images, *, start: Path | None = None) -> nn.Mo
         try:
             model.load_state_dict(_saved_network(folder))
         except RuntimeError as error:
-            difference = " ".join(str(error).split("\n\t")[1].split())
-            raise RunError(f"the network of {start} is not this recipe's in full precision: {difference}") from error
+            raise RunError(
+                f"the network of {start} is not this recipe's in full precision: {_difference(error)}"
+            ) from error
     if isinstance(model, MobileNetV2):
         convert_branches_(model, lambda branches: recipe.algorithm.convert_(branches, trained=start is not None))
     else:
@@ -79,7 +80,10 @@ def load_network(path: Path) -> tuple[nn.Module, Recipe]:
     folder = RunFolder.open(path)
     recipe = read(folder.recipe)
     model = build(recipe, images_of(path))
-    model.load_state_dict(_saved_network(folder))
+    try:
+        model.load_state_dict(_saved_network(folder))
+    except RuntimeError as error:
+        raise RunError(f"the network of {path} is not that of its recipe.yaml: {_difference(error)}") from error
     return model.eval(), recipe
 
 
@@ -140,6 +144,11 @@ def images_of(path: Path) -> Images:
         return Images(*(tuple(info[field]) for field in Images._fields))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{folder.info} does not tell what images the network is for ({error})") from error
+
+
+def _difference(error: RuntimeError) -> str:
+    """The first of what `load_state_dict` complains of."""
+    return " ".join(str(error).split("\n\t")[1].split())
 
 
 def _saved_network(folder: RunFolder) -> dict[str, Any]:

@@ -47,6 +47,8 @@ def networks() -> dict[str, Network]:
 def file_of(name: str | Path) -> Path:
     """The file a user means: one of their own, else the network of that name here."""
     path = Path(name)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: of a run, `lehr export {path} --to packed` writes {path / 'model.lehr'}")
     if path.suffix or path.exists():
         return path
     known = networks()
