@@ -66,7 +66,7 @@ def validation_error(curves: Sequence[Curve]) -> Figure:
                 last = max(last, _draw(axes, curve, number))
         axes.set(xlabel="epoch", ylabel="validation error (%)", xlim=(0, last))
         _shade(axes, windows)
-        axes.legend(loc="upper right", labelspacing=0.25)
+        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2, labelspacing=0.25)
     for axes in panels:
         axes.set_ylim(bottom=0)  # when all is drawn: it ends the fitting of the upper end
     return figure
