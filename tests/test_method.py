@@ -28,7 +28,7 @@ def test_methods_are_told_apart() -> None:
         ("ste-narrowing", Method("STE, half-width 1.5 to 0.5", "-1, 0, 1", "-1, 0, 1", "both")),
         ("ste-triangular", Method("STE, triangular", "-1, 0, 1", "-1, 0, 1", "both")),
         ("ana-weights", Method("ANA asynchronous, linear, weights alone", "-1, 0, 1", "-1, 0, 1", "both")),
-        ("lsq", Method("LSQ", "2 bit", "2 bit", "both, 8 bit weights")),
+        ("lsq", Method("LSQ", "2 bit", "2 bit", "both, 8 bit")),
         ("inq", Method("INQ", "16 powers of 2, 0", "32 bit", "both")),
         ("xnor-net", Method("XNOR-Net", "-α, α", "-K, K", "neither")),
         ("gxnor-net", Method("GXNOR-Net", "-1, 0, 1", "-1, 0, 1", "both")),

@@ -109,7 +109,7 @@ def test_a_flag_needs_no_value() -> None:
         ("--optimizer.weight_decay -1", "weight_decay must not be negative, got -1.0"),
         ("--optimizer.clip_norm 0", "clip_norm must be positive, or null for no clipping, got 0.0"),
         ("--optimizer.momentum 1", "momentum must be in [0, 1), got 1.0"),
-        ("--data.batch_size 0", "batch_size must be at least 1, got 0"),
+        ("--data.batch_size 0", "batch_size must be at least 2, got 0"),
         ("--data.padding -1", "padding must be at least 0, got -1"),
         ("--model.width 0", "width must be positive, got 0.0"),
         ("--model.hidden [0]", "every hidden layer needs at least one feature, got (0,)"),

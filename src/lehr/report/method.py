@@ -67,7 +67,7 @@ def method(recipe: Recipe) -> Method:
         case TTQ() as ttq:
             return Method("TTQ", "-Wⁿ, 0, Wᵖ", "32 bit", _ends(ttq))
         case LSQ() as lsq:
-            return Method("LSQ", f"{lsq.bits} bit", f"{lsq.bits} bit", f"both, {lsq.end_bits} bit weights")
+            return Method("LSQ", f"{lsq.bits} bit", f"{lsq.bits} bit", f"both, {lsq.end_bits} bit")
         case INQ() as inq:
             name = "INQ" if inq.partition == "magnitude" else f"INQ, {inq.partition}"
             weights = "-2ⁿ, 0, 2ⁿ" if inq.bits == 2 else f"{2 ** (inq.bits - 1)} powers of 2, 0"
