@@ -153,8 +153,10 @@ def quantize_(
             changes.append(Change(path, change.was, type(quantizer).__name__, len(quantizer.levels)))
 
     for module in modules.values():
-        if isinstance(module, nn.TransformerEncoderLayer):
-            # Without gradients torch would take its weights past their quantizers; so it says no fast path is possible.
+        if isinstance(module, nn.TransformerEncoderLayer) and any(
+            isinstance(part, AbstractQuantizer) for part in module.modules()
+        ):
+            # Without gradients torch would go past the quantizers; so it says no fast path is possible.
             module.activation_relu_or_gelu = 0  # pyright: ignore[reportAttributeAccessIssue]
     result = Conversion(tuple(changes))
     if not result.converted:

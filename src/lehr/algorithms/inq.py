@@ -168,7 +168,7 @@ class INQ(Algorithm):
         """What is frozen first: the highest. At random by a generator of its own, the same in every process."""
         if self.partition == "magnitude":
             return weight.detach().abs()
-        seed = random.Random(f"{quantizer.seed} {name}").getrandbits(63)
+        seed = random.Random(f"{int(quantizer.seed)} {name}").getrandbits(63)
         generator = torch.Generator().manual_seed(seed)
         return torch.rand(weight.shape, generator=generator).to(weight.device)
 

@@ -79,9 +79,9 @@ class Shards:
         found, reason = [], "there are no samples"
         for shard in range(len(self.paths)):
             left, shards = count - sum(map(len, found)), len(self.paths) - shard
-            wanted = max(-(-left // shards), left - sum(self.sizes[shard + 1 :]))
             if not left:
                 break
+            wanted = max(-(-left // shards), left - sum(self.sizes[shard + 1 :]))
             samples = [*itertools.islice(self.samples(shard), wanted)]
             decoded = decode_batch([s.file for s in samples], CentreCrop.of(self.size), [0] * len(samples))
             if decoded.positions:

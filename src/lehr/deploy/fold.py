@@ -163,10 +163,8 @@ def common_unit(values: np.ndarray, limit: int, tolerance: float = 0.0) -> tuple
         integers = np.rint(distinct / (sizes.min() / divisor))
         fit = float(integers @ distinct / (integers @ integers))  # the smallest value alone is rounded
         multiples = np.abs(integers[distinct != 0])
-        middle = (
-            float(((sizes - slack) / multiples).max() + ((sizes + slack) / multiples).min()) / 2
-        )  # of those that do
-        for unit in (fit, middle):
+        ends = ((sizes - slack) / multiples).max(), ((sizes + slack) / multiples).min()  # of the units that fit all
+        for unit in (fit, float(sum(ends) / 2)):
             if (np.abs((integers * unit).astype(np.float32) - distinct) <= allowed).all():
                 return unit, np.rint(values / unit).astype(np.int64)
     return None
