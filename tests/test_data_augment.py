@@ -44,6 +44,29 @@ def test_every_image_is_a_crop_of_its_padded_self_mirrored_or_not(batch, channel
         assert any(torch.equal(result, crop) for crop in candidates(image, padding, flip).values())
 
 
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 12))
+def test_cutout_blackens_one_square_about_a_pixel_of_each_image(height, width, side):
+    images = pixels(20, 3, height, width)
+    cut = CropFlip(padding=0, flip=False, cutout=side)(images, generator(1))
+    for image, result in zip(images, cut, strict=True):
+        black = (result == 0).all(0)
+        assert torch.equal(result[:, ~black], image[:, ~black])
+        rows, columns = black.any(1), black.any(0)
+        assert torch.equal(black, rows[:, None] & columns[None, :])
+        for line in (rows, columns):
+            first, last = line.nonzero()[[0, -1], 0].tolist()
+            assert line[first : last + 1].all()
+            reached_edge = first == 0 or last == len(line) - 1
+            assert last - first + 1 == side or (last - first + 1 < side and reached_edge)
+
+
+def test_cutouts_are_everywhere_and_apart():
+    cut = CropFlip(padding=0, flip=False, cutout=1)(pixels(1, 1, 4, 4).expand(16_000, -1, -1, -1), generator())
+    counts = (cut == 0).sum((0, 1))
+    assert counts.sum() == 16_000
+    assert ((counts - 1000).abs() < 5 * 1000**0.5).all()
+
+
 def test_every_crop_comes_equally_often():
     image = pixels(3, 5, 5)
     moved = CropFlip(padding=1)(image.expand(18_000, -1, -1, -1), generator())

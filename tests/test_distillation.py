@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from crashes import Crash
 from lehr.algorithms import ANA, INQ, Algorithm, FullPrecision, GXNORNet
+from lehr.batchnorm import batchnorms_of
 from lehr.data import load
-from lehr.losses import TowardsProbabilities, TowardsScores
+from lehr.losses import TowardsFeatures, TowardsProbabilities, TowardsScores
+from lehr.models import MLP
 from lehr.training import engine
 from lehr.training.engine import _batchnorm_images, resume, train
 from lehr.training.errors import Interrupted, RunError, RunWarning
@@ -29,6 +31,7 @@ from lehr.training.folder import RunFolder
 from lehr.training.recipe import Data, Distillation, Model, Optimizer, Recipe, Schedule
 from lehr.training.recipes import named
 from lehr.training.run import load_network
+from lehr.training.teacher import Features, Teacher
 
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
 
@@ -89,6 +92,12 @@ def test_scores_are_the_mean_square() -> None:
     assert TowardsScores()(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 4.0]])) == 2.5
 
 
+def test_features_are_the_mean_over_layers_of_the_mean_square() -> None:
+    ours = [torch.zeros(2, 3, 4, 4), torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16)]
+    theirs = [torch.full((2, 3, 4, 4), 3.0), torch.tensor([[0.0, 4.0]])]
+    assert TowardsFeatures()(ours, theirs) == (9 + 2.5) / 2
+
+
 # A teacher.
 
 
@@ -102,6 +111,58 @@ def test_who_learns_from_a_teacher_comes_nearer_to_its_scores(
     train(dataclasses.replace(RECIPE, distillation=given), tmp_path / "taught")
     alone, near = ((scores_of(tmp_path / name) - scores_of(teacher)).square().mean() for name in ("alone", "taught"))
     assert near < alone
+
+
+def test_who_learns_by_features_comes_nearer_to_them(taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path) -> None:
+    given = Distillation(teacher=taught[0].teacher, share=0.9, by="features")
+    train(RECIPE, tmp_path / "alone")
+    train(dataclasses.replace(RECIPE, distillation=given), tmp_path / "taught")
+
+    @torch.no_grad()
+    def features(path: Path) -> list[Tensor]:
+        network, _ = load_network(path)
+        with Features(network).noted() as seen:
+            network(load("digits").train.images)
+        return seen
+
+    alone, near = (
+        TowardsFeatures()(features(tmp_path / name), features(taught[0].teacher)) for name in ("alone", "taught")
+    )
+    assert near < 0.95 * alone
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler
+@pytest.mark.parametrize("compiled", [False, True])
+def test_by_features_the_student_is_drawn_to_each_layer_of_its_teacher(compiled: bool) -> None:
+    torch.manual_seed(0)
+    student, network = (MLP((1, 8, 8), hidden=(16, 16), mean=(0.5,), std=(0.5,)) for _ in range(2))
+    RECIPE.algorithm.convert_(student)
+    teacher = Teacher(network, student, Distillation(by="features", share=1.0))
+    forward = torch.compile(student.forward) if compiled else student.forward
+    images = torch.randint(0, 256, (32, 1, 8, 8), dtype=torch.uint8)
+    for _ in range(2):  # twice, as the second call takes the compiled graph
+        student.zero_grad()
+        with teacher.watching() as seen:
+            scores = forward(images)
+        assert len(seen) == len(batchnorms_of(student)) == 3
+        teacher.add_to(scores.sum(), images, scores, seen).backward()
+        for path, norm in batchnorms_of(student).items():
+            assert norm.bias.grad is not None, path
+            assert norm.bias.grad.any(), path
+    with teacher.watching() as seen:
+        pass
+    student(images)
+    assert not seen  # nothing is noted, and kept in memory, but while it watches
+
+
+def test_a_teacher_by_features_must_have_the_same_layers(
+    taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path
+) -> None:
+    given = Distillation(teacher=taught[0].teacher, by="features")
+    recipe = dataclasses.replace(RECIPE, model=Model("mlp", hidden=(32, 16)), distillation=given)
+    with pytest.raises(RunError, match=r"the teacher's have \[32, 32, 10\] features, the student's \[32, 16, 10\]"):
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_teacher_is_the_full_precision_twin_and_its_time_is_counted(

@@ -31,6 +31,7 @@ def test_methods_are_told_apart() -> None:
         ("lsq", Method("LSQ", "2 bit", "2 bit", "both, 8 bit")),
         ("inq", Method("INQ", "16 powers of 2, 0", "32 bit", "both")),
         ("xnor-net", Method("XNOR-Net", "-α, α", "-K, K", "neither")),
+        ("sttn", Method("STTN", "-1, 0, 1", "-1, 0, 1", "both")),
         ("gxnor-net", Method("GXNOR-Net", "-1, 0, 1", "-1, 0, 1", "both")),
         ("abc-net", Method("ABC-Net", "3 x binary", "3 x binary", "neither")),
         ("group-net-groups", Method("Group-Net, groups of 2", "5 x binary", "-1, 1", "neither")),

@@ -5,6 +5,8 @@ Cross-entropy is torch's own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -43,6 +45,20 @@ class TowardsScores(nn.Module):
     ) -> Tensor:
         """The loss, a scalar."""
         return functional.mse_loss(scores, taught)
+
+
+class TowardsFeatures(nn.Module):
+    """Distillation by features: the mean over layers of the mean square of the difference to the teacher's."""
+
+    def forward(
+        self,
+        features: Sequence[Tensor],  # a layer each
+        taught: Sequence[Tensor],  # the teacher's, of the same shapes
+    ) -> Tensor:
+        """The loss, a scalar."""
+        pairs = zip(features, taught, strict=True)
+        distances = [functional.mse_loss(ours.float(), theirs.float()) for ours, theirs in pairs]
+        return torch.stack(distances).mean()
 
 
 class TowardsProbabilities(nn.Module):

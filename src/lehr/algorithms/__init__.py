@@ -9,6 +9,7 @@ from lehr.algorithms.group_net import GroupNet
 from lehr.algorithms.gxnor_net import GXNORNet
 from lehr.algorithms.inq import INQ
 from lehr.algorithms.lsq import LSQ
+from lehr.algorithms.sttn import STTN
 from lehr.algorithms.ttq import TTQ
 from lehr.algorithms.twn import TWN
 from lehr.algorithms.xnor_net import XNORNet
@@ -17,6 +18,7 @@ __all__ = [
     "ANA",
     "INQ",
     "LSQ",
+    "STTN",
     "TTQ",
     "TWN",
     "ABCNet",

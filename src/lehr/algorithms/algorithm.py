@@ -19,7 +19,7 @@ import abc
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lehr.convert import Conversion
 from lehr.layers import Conv1d, Conv2d, Conv3d, Linear
@@ -72,7 +72,6 @@ def quantized_layers(model: nn.Module) -> Iterator[tuple[str, Linear | Conv1d | 
             yield path, module
 
 
-@torch.no_grad()
 def clip_(model: nn.Module, reach: float) -> None:
     """Keep the shadow weights of the quantized layers within +-reach, in units of their scale.
 
@@ -80,8 +79,13 @@ def clip_(model: nn.Module, reach: float) -> None:
     of the backward noise often ends, a weight would never again get a gradient.
     """
     for _, layer in quantized_layers(model):
-        scale = layer.quantizer.scale
-        if scale is None:
-            layer.weight.clamp_(-reach, reach * (1 - _HAIR))
-        else:
-            layer.weight.clamp_(-reach * scale, reach * scale * (1 - _HAIR))
+        clip_weight_(layer.weight, reach, layer.quantizer.scale)
+
+
+@torch.no_grad()
+def clip_weight_(weight: Tensor, reach: float, scale: Tensor | None) -> None:
+    """The same of one tensor."""
+    if scale is None:
+        weight.clamp_(-reach, reach * (1 - _HAIR))
+    else:
+        weight.clamp_(-reach * scale, reach * scale * (1 - _HAIR))

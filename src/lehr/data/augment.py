@@ -1,8 +1,8 @@
 """Random crops and flips of a whole batch at once, on the device the batch is on.
 
 `CropFlip` moves each image by up to `padding` pixels, with black moving in (what padding and then cropping at
-random does), and mirrors every second one. It is a value; its randomness comes from a generator given with
-the batch:
+random does), mirrors every second one, and can blacken a square in each. It is a value; its randomness comes from
+a generator given with the batch:
 
 >>> import torch
 >>> augment = CropFlip(padding=4)
@@ -28,14 +28,20 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class CropFlip:
-    """Pad with `padding` black pixels, crop at random to the size before, mirror one image in two."""
+    """Pad with `padding` black pixels, crop at random to the size before, mirror one image in two.
+
+    With `cutout` (DeVries and Taylor 2017) a square of so many pixels a side is blackened about any pixel of each
+    image, and is cut off at the image's edges.
+    """
 
     padding: int = 4
     flip: bool = True
+    cutout: int = 0
 
     def __post_init__(self) -> None:
-        if self.padding < 0:
-            raise ValueError(f"padding is a number of pixels, at least 0, got {self.padding}")
+        for name in ("padding", "cutout"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is a number of pixels, at least 0, got {getattr(self, name)}")
 
     def __call__(
         self,
@@ -54,4 +60,13 @@ class CropFlip:
         padded = functional.pad(images, (self.padding,) * 4)
         pixels = rows[:, :, None] * padded.shape[3] + columns[:, None, :]  # (batch, height, width)
         pixels = pixels.flatten(1)[:, None, :].expand(-1, channels, -1)
-        return padded.flatten(2).gather(2, pixels).unflatten(2, (height, width))
+        moved = padded.flatten(2).gather(2, pixels).unflatten(2, (height, width))
+        if self.cutout:
+            top, left = (
+                torch.randint(size, (batch, 1), generator=generator, device=device) - self.cutout // 2
+                for size in (height, width)
+            )
+            within_rows = (y >= top) & (y < top + self.cutout)
+            within_columns = (x >= left) & (x < left + self.cutout)
+            moved.masked_fill_((within_rows[:, :, None] & within_columns[:, None, :])[:, None], 0)
+        return moved

@@ -30,6 +30,7 @@ def batches_of(
     augment: bool = False,
     padding: int = 4,
     flip: bool = True,
+    cutout: int = 0,
     seed: int = 0,
     device: torch.device | str | None = None,
     drop_last: bool = False,
@@ -39,7 +40,8 @@ def batches_of(
 ) -> Steps:
     """Return the batches of a data set, with the augmentation the paper has for it.
 
-    In memory that is `padding`, random crop and `flip`; of image files random area and aspect ratio, flip, colours.
+    In memory that is `padding`, random crop, `flip` and `cutout`; of image files random area and aspect ratio, flip,
+    colours.
     `workers` are the reader processes of a data set that is not in memory (None: the cores there are).
     """
     if isinstance(dataset, Dataset):
@@ -47,7 +49,7 @@ def batches_of(
             dataset,
             batch_size,
             shuffle=shuffle,
-            augment=CropFlip(padding, flip) if augment else None,
+            augment=CropFlip(padding, flip, cutout) if augment else None,
             seed=seed,
             device=device,
             drop_last=drop_last,

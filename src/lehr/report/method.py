@@ -15,6 +15,7 @@ from lehr.algorithms import (
     ANA,
     INQ,
     LSQ,
+    STTN,
     TTQ,
     TWN,
     ABCNet,
@@ -66,6 +67,8 @@ def method(recipe: Recipe) -> Method:
             return Method("TWN", "-α, 0, α", "32 bit", _ends(twn))
         case TTQ() as ttq:
             return Method("TTQ", "-Wⁿ, 0, Wᵖ", "32 bit", _ends(ttq))
+        case STTN() as sttn:
+            return Method("STTN", "-1, 0, 1", "-1, 0, 1", _ends(sttn))
         case LSQ() as lsq:
             return Method("LSQ", f"{lsq.bits} bit", f"{lsq.bits} bit", f"both, {lsq.end_bits} bit")
         case INQ() as inq:
@@ -93,7 +96,7 @@ def network(recipe: Recipe) -> str:
     return f"{model.name}{hidden}" + ("" if model.width == 1 else f" x{model.width:g}")
 
 
-def _ends(algorithm: ANA | BinaryConnect | GXNORNet | INQ | TTQ | TWN) -> str:
+def _ends(algorithm: ANA | BinaryConnect | GXNORNet | INQ | STTN | TTQ | TWN) -> str:
     ends = {(True, True): "both", (True, False): "first", (False, True): "last", (False, False): "neither"}
     return ends[algorithm.first, algorithm.last]
 

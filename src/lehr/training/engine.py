@@ -51,6 +51,7 @@ from lehr.training.recipes import dump, read
 from lehr.training.record import Record
 from lehr.training.run import Images, build, images_of, load_data, load_network
 from lehr.training.task import Task
+from lehr.training.teacher import Teacher
 
 _BATCHNORM_BATCH = 256  # images
 
@@ -140,8 +141,7 @@ def _fit(
         annealed=max(window.end for window in windows) if windows else None,
         seed=recipe.seed,
         batchnorm=_batchnorm_images(recipe, splits) if recipe.batchnorm_batches else (),
-        teacher=_teacher(recipe, record.folder, splits),
-        distillation=recipe.distillation,
+        teacher=_teacher(recipe, model, record.folder, splits),
         compile=recipe.compile,
     )
     callbacks: list[L.Callback] = [*added, StopAtOnce(record.folder.path), record]
@@ -184,7 +184,7 @@ def _batchnorm_images(recipe: Recipe, splits: Splits | StreamedSplits) -> Sequen
     # Data may be in the order of its classes: a batch must hold many.
     images = images[torch.randperm(len(images), generator=torch.Generator().manual_seed(recipe.seed))]
     if recipe.data.augment and isinstance(splits, Splits):
-        augment = CropFlip(recipe.data.padding, recipe.data.flip)
+        augment = CropFlip(recipe.data.padding, recipe.data.flip, recipe.data.cutout)
         images = augment(images, torch.Generator().manual_seed(recipe.seed))
     return images.split(_BATCHNORM_BATCH)
 
@@ -200,7 +200,7 @@ def _train_teacher(recipe: Recipe, folder: RunFolder, splits: Splits | StreamedS
         raise Interrupted.training(stop.signum, folder.path) from stop
 
 
-def _teacher(recipe: Recipe, folder: RunFolder, splits: Splits | StreamedSplits) -> nn.Module | None:
+def _teacher(recipe: Recipe, student: nn.Module, folder: RunFolder, splits: Splits | StreamedSplits) -> Teacher | None:
     """The network that is learned from; it must know the same images."""
     path = folder.teacher if recipe.distillation.epochs else recipe.distillation.teacher
     if path is None:
@@ -208,8 +208,11 @@ def _teacher(recipe: Recipe, folder: RunFolder, splits: Splits | StreamedSplits)
     images, known = Images.of(splits.train), images_of(path)
     if (known.shape, known.classes) != (images.shape, images.classes):
         raise RunError(f"the teacher {path} knows images of {known.shape} in {len(known.classes)} classes, not these")
-    teacher, _ = load_network(path)
-    return teacher.requires_grad_(False)
+    network, _ = load_network(path)
+    try:
+        return Teacher(network, student, recipe.distillation)
+    except ValueError as error:
+        raise RunError(f"{path}: {error}") from None
 
 
 def _annealed_together(model: nn.Module) -> list[list[str]]:

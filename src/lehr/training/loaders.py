@@ -54,6 +54,7 @@ class Loaders(L.LightningDataModule):
             augment=training and self.data.augment,
             padding=self.data.padding,
             flip=self.data.flip,
+            cutout=self.data.cutout,
             seed=self.seed,
             device=trainer.strategy.root_device,
             drop_last=training,

@@ -37,7 +37,8 @@ WINDOWS = {
 class Data:
     """Which images: a data set by name, below `root` (LEHR_DATA unless given), with `validation` images held out.
 
-    With `augment` each image is moved at random by up to `padding` pixels and, with `flip`, mirrored half of the time.
+    With `augment` each image is moved at random by up to `padding` pixels and, with `flip`, mirrored half of the time;
+    with `cutout` a square of so many pixels a side is blackened, at a random place.
     Images that are streamed from files (imagenet) are cut to `size` pixels a side, 224 unless given, by `workers`
     reader processes for each device; with `augment` a random part of each, in random colours.
     """
@@ -48,13 +49,14 @@ class Data:
     augment: bool = False
     padding: int = 4
     flip: bool = True
+    cutout: int = 0
     validation: int | None = None
     size: int | None = None
     workers: int | None = None
 
     def __post_init__(self) -> None:
         _at_least(2, batch_size=self.batch_size)  # BatchNorm needs two images
-        _at_least(0, padding=self.padding)
+        _at_least(0, padding=self.padding, cutout=self.cutout)
         if self.validation is not None:
             _at_least(1, validation=self.validation)
         if self.size is not None:
@@ -142,14 +144,15 @@ class Distillation:
 
     The other is the run `teacher`, or with `epochs` the recipe's full-precision twin, trained for so many first, with
     the learning rate `lr` (the recipe's own unless given). By "scores" the distance is the squared difference, by
-    "probabilities" that of the softmax at `temperature` (Hinton et al.).
+    "probabilities" that of the softmax at `temperature` (Hinton et al.), by "features" the squared difference of what
+    the BatchNorm layers give, for a teacher of the same architecture.
     """
 
     teacher: Path | None = None
     epochs: int = 0
     lr: float | None = None
     share: float = 0.5
-    by: Literal["scores", "probabilities"] = "scores"
+    by: Literal["scores", "probabilities", "features"] = "scores"
     temperature: float = 4.0
 
     def __post_init__(self) -> None:
@@ -164,8 +167,10 @@ class Distillation:
             raise ValueError(f"temperature must be positive, got {self.temperature}")
 
     def build(self) -> nn.Module:
-        """The distance as a module of scores and the teacher's."""
-        return losses.TowardsScores() if self.by == "scores" else losses.TowardsProbabilities(self.temperature)
+        """The distance as a module of scores (or lists of features) and the teacher's."""
+        if self.by == "probabilities":
+            return losses.TowardsProbabilities(self.temperature)
+        return losses.TowardsScores() if self.by == "scores" else losses.TowardsFeatures()
 
 
 @dataclass(frozen=True)

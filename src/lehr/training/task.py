@@ -24,8 +24,9 @@ from lehr.data import Steps
 from lehr.layers import Quantizer
 from lehr.training.errors import Diverged
 from lehr.training.measures import noisy_quantizers
-from lehr.training.recipe import Distillation, Optimizer, Schedule
+from lehr.training.recipe import Optimizer, Schedule
 from lehr.training.tally import Tally
+from lehr.training.teacher import Teacher
 
 # How often an accelerator, or several processes, are asked whether the losses were finite: each time they wait. A
 # single process on a CPU is asked each step, where it costs nothing.
@@ -37,8 +38,8 @@ class Task(L.LightningModule):
 
     `annealed` is the epoch by which all noise is gone, None without noise. With `batchnorm`, batches of training
     images, validation runs with BatchNorm statistics estimated from them without noise, and with those of training
-    beside it. With a `teacher` the network learns from its scores as well, as `distillation` says. `results` holds loss
-    and accuracy of the present epoch: "train/loss", "val/accuracy", "val/noisy_accuracy" (with the noise of training),
+    beside it. With a `teacher` the network learns from it as well. `results` holds loss and accuracy of the present
+    epoch: "train/loss", "val/accuracy", "val/noisy_accuracy" (with the noise of training),
     "val/running_accuracy" (with BatchNorm's statistics of training), "test/loss", ...
     """
 
@@ -53,8 +54,7 @@ class Task(L.LightningModule):
         annealed: float | None = None,
         seed: int = 0,
         batchnorm: Iterable[Tensor] = (),
-        teacher: nn.Module | None = None,
-        distillation: Distillation | None = None,
+        teacher: Teacher | None = None,
         compile: bool = False,
     ) -> None:
         super().__init__()
@@ -66,10 +66,8 @@ class Task(L.LightningModule):
         self.annealed = annealed
         self.seed = seed
         self.batchnorm = batchnorm
+        self.teacher = teacher
         self.results: dict[str, float] = {}
-        self._teacher = [teacher] if teacher else []  # a list, so that it is no part of what is trained and saved
-        self._distillation = distillation or Distillation()
-        self._distance = self._distillation.build()
         self._forward = torch.compile(model.forward) if compile else model.forward
         self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
         self._unchecked: list[Tensor] = []
@@ -91,8 +89,8 @@ class Task(L.LightningModule):
 
     def on_fit_start(self) -> None:
         """The teacher comes to the device."""
-        for teacher in self._teacher:
-            teacher.to(self.device)
+        if self.teacher:
+            self.teacher.to(self.device)
 
     def on_train_epoch_start(self) -> None:
         """What an epoch draws depends on seed, epoch and process alone, so that a resumed run draws the same."""
@@ -106,12 +104,11 @@ class Task(L.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Lines 6-17 of Algorithm 1; the backward pass is autograd's, with Theorem 2 inside."""
         images, labels = batch
-        scores = _single(self._forward(images))
+        with self.teacher.watching() if self.teacher else contextlib.nullcontext(()) as seen:
+            scores = _single(self._forward(images))
         loss = self.loss(scores, labels)
-        for teacher in self._teacher:
-            with torch.no_grad():
-                taught = _single(teacher(images))
-            loss = torch.lerp(loss, self._distance(scores, taught), self._distillation.share)
+        if self.teacher:
+            loss = self.teacher.add_to(loss, images, scores, seen)
         self._tallies["train"].add(loss, scores, labels)
         self._watch(loss.detach(), images)
         return loss

@@ -1,0 +1,113 @@
+"""Soft Threshold Ternary Networks (Xu et al., IJCAI 2020; arXiv 2204.01234): a ternary weight is two binary ones.
+
+Each layer has two shadow weights w and v while it trains (its Section 3.2)::
+
+    t = (sign(w) + sign(v)) / 2
+
+so that a weight is 0 where its two halves disagree, and no threshold must be chosen. Once trained, t is an ordinary
+ternary weight. Signs have the gradient 1 on [-1, 1], outside of which shadow weights are clipped; activations are
+ternary, straight through. The paper's factor α of each filter, the mean size of both shadow weights, is left to the
+BatchNorm that follows; a trained network, which may have none, gets one that is fitted.
+
+>>> import torch
+>>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+>>> conversion = STTN().convert_(model)
+>>> sorted(name for name, _ in model[0].named_parameters())
+['bias', 'quantizer.second', 'weight']
+>>> set(model[0].quantized_weight.unique().tolist()) <= {-1.0, 0.0, 1.0}
+True
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lehr.algorithms.algorithm import Algorithm, clip_, clip_weight_, quantized_layers
+from lehr.convert import Conversion, quantize_
+from lehr.expectation import quantize
+from lehr.layers import AbstractQuantizer, Quantizer, level_codes
+from lehr.multistep import MultiStep
+from lehr.noise import Dirac, Uniform
+
+_SIGN = MultiStep.sign()
+_U = Uniform.half_width(1)
+
+
+class SumOfSigns(AbstractQuantizer):
+    """scale (sign(x) + sign(second)) / 2, where `second` is a parameter like x."""
+
+    scale: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = MultiStep.ternary()
+        self.register_buffer("scale", None)
+        self.second = nn.Parameter(torch.empty(0))
+
+    @torch.no_grad()
+    def start_(self, weight: Tensor, *, trained: bool) -> None:
+        """A second weight drawn as the first was, or one with which a trained weight becomes its nearest level."""
+        if trained:
+            small = weight.abs() < (0.5 if self.scale is None else 0.5 * self.scale)
+            second = torch.where(small, -weight, weight)
+        else:
+            reach = 1 / math.sqrt(max(weight[0].numel(), 1)) if len(weight) else 0.0
+            second = torch.empty_like(weight).uniform_(-reach, reach)
+        self.second = nn.Parameter(second)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the signs, each with its gradient."""
+        unit = x.new_ones(()) if self.scale is None else self.scale
+        signs = [quantize(weight / unit, _SIGN, Dirac(), _U) for weight in (x, self.second)]
+        return (signs[0] + signs[1]) * (unit / 2)
+
+    @torch.no_grad()
+    def codes(self, x: Tensor) -> Tensor:
+        """The index of each value's level: how many of its two signs are positive."""
+        return level_codes(x, _SIGN) + level_codes(self.second, _SIGN)
+
+    def extra_repr(self) -> str:
+        """The levels."""
+        return f"{self.levels}, half the sum of two signs"
+
+
+@dataclass(frozen=True)
+class STTN(Algorithm):
+    """Sums of two binary weights, and ternary activations with gradients from windows of `window` about each step."""
+
+    window: float = 0.5
+    first: bool = True
+    last: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.window < math.inf:
+            raise ValueError(f"window is half the width of the activations' gradient, above 0, got {self.window}")
+
+    def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
+        """Quantize; weights that are there are the first of the two."""
+        conversion = quantize_(
+            model,
+            weights=SumOfSigns(),
+            activations=Quantizer(MultiStep.ternary(), Dirac(), Uniform.half_width(self.window)),
+            skip_first=not self.first,
+            skip_last=not self.last,
+            scale="channel" if trained else "fixed",
+        )
+        for quantizer, weight in _sums(model):
+            quantizer.start_(weight, trained=trained)
+        return conversion
+
+    def after_step_(self, model: nn.Module) -> None:
+        """Clip both shadow weights to [-1, 1], in units of the scale."""
+        clip_(model, 1.0)
+        for quantizer, _ in _sums(model):
+            clip_weight_(quantizer.second, 1.0, quantizer.scale)
+
+
+def _sums(model: nn.Module) -> list[tuple[SumOfSigns, Tensor]]:
+    layers = (layer for _, layer in quantized_layers(model))
+    return [(layer.quantizer, layer.weight) for layer in layers if isinstance(layer.quantizer, SumOfSigns)]
