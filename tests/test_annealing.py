@@ -269,6 +269,11 @@ class TestState:
         with pytest.raises(ValueError, match=r"another model: its quantizers differ in 5, 6.quantizer"):
             Annealer(net(3), Window(0, 1)).load_state_dict(state)
 
+    @pytest.mark.parametrize("state", [{}, {"weight": 1}, {"steps": 1}])
+    def test_a_state_of_something_else_is_an_error(self, state):
+        with pytest.raises(ValueError, match="an annealer's state has steps and initial, this one has"):
+            Annealer(net(), Window(0, 1)).load_state_dict(state)
+
 
 class TestComplaints:
     def test_synchronous_noise_that_is_gone_is_warned_of_once(self):

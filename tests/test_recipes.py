@@ -122,6 +122,9 @@ def test_a_flag_needs_no_value() -> None:
         ("--schedule.final 2", "final is a share of the learning rate in [0, 1], got 2.0"),
         ("--annealing.synchronous --annealing.backward_law Constant", "it takes no backward_law"),
         ("--algorithm.clip 0", "clip must be positive, or None for no clipping, got 0.0"),
+        ("--algorithm Foo", "Foo; there are ABCNet, ANA, BinaryConnect, "),
+        ("--algorithm lehr.algorithms.Foo", "has no attribute 'Foo'; there are ABCNet, ANA, BinaryConnect, "),
+        ("--annealing.law Foo", "Foo; there are Constant, Cosine, Linear, Power"),
     ],
 )
 def test_a_wrong_override_is_one_sentence_that_names_it(overrides: str, message: str) -> None:
@@ -139,7 +142,9 @@ def test_a_wrong_override_is_one_sentence_that_names_it(overrides: str, message:
         ("epochs: 1\nmodel: {name: mlp}\ndata: {name: digits}\nspeed: 3\n", "speed"),
         ("epochs: 1\nmodel: {name: mlp, depth: 3}\ndata: {name: digits}\n", "depth"),
         ("epochs: two\nmodel: {name: mlp}\ndata: {name: digits}\n", "two"),
-        ("epochs: [1\n", "yaml"),
+        ("epochs: [1\n", "line 2, column 1"),
+        ("", "keys such as data, model and epochs, and this has none"),
+        ("- epochs\n", "keys such as data, model and epochs, and this has none"),
     ],
 )
 def test_a_wrong_file_is_one_sentence_that_names_it(text: str, message: str, tmp_path: Path) -> None:

@@ -224,6 +224,8 @@ class Annealer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` was taken."""
+        if set(state) != set(self.state_dict()):
+            raise ValueError(f"an annealer's state has steps and initial, this one has {', '.join(map(str, state))}")
         if set(state["initial"]) != set(self._initial):
             strange = sorted(set(state["initial"]) ^ set(self._initial))
             raise ValueError(f"this state belongs to another model: its quantizers differ in {', '.join(strange)}")

@@ -35,6 +35,7 @@ from lehr.annealing import Law
 from lehr.training.recipe import Recipe
 
 _TWINS = ("fp", "ana")
+_CHOICES: dict[str, type] = {"algorithm": Algorithm, "annealing.law": Law, "annealing.backward_law": Law}
 
 
 class RecipeError(ValueError):
@@ -133,10 +134,16 @@ def _spelled_out(overrides: Sequence[str]) -> list[str]:
 def _parse(text: str, overrides: Sequence[str], name: str) -> Recipe:
     parser = _parser()
     try:
+        if not isinstance(yaml.safe_load(text), dict):
+            raise ValueError("a recipe has keys such as data, model and epochs, and this has none")
         base = parser.parse_string(text)
         return Recipe(**vars(parser.instantiate(parser.parse_args(_spelled_out(overrides), base))))
-    except (ArgumentError, ValueError, TypeError) as error:
+    except (ArgumentError, ValueError, TypeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
+        for key, kind in _CHOICES.items():
+            if f'"{key}": ' in reason and "path" in reason:
+                known = ", ".join(sorted(choice.__name__ for choice in kind.__subclasses__()))
+                reason += f"; there are {known}, and classes of your own by their import paths"
         raise RecipeError(f"recipe {name}: {reason}") from error
 
 
