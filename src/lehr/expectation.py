@@ -157,9 +157,9 @@ class _LinearByRows(torch.autograd.Function):
 
     @staticmethod
     def forward(x, weight, step, kind, mean, std, backward, backward_mean, backward_std, mode, scale):
-        value, numbers, _ = _value_formula(x.dtype, step, kind, mean, std, scale, mode)
+        value, numbers, single = _value_formula(x.dtype, step, kind, mean, std, scale, mode)
         y, columns = x.new_empty(len(weight), len(x)), x.T
-        for rows, out in _by_rows(weight, y):
+        for rows, out in _by_rows(single, weight, y):
             torch.mm(value(rows, *numbers, out=None), columns, out=out)
         return y.T.contiguous()
 
@@ -179,22 +179,23 @@ class _LinearByRows(torch.autograd.Function):
         for at, tensor in zip(ctx.tensors, tensors, strict=True):
             function[at] = tensor
         step, kind, mean, std, backward, backward_mean, backward_std, mode, scale = function
-        value, numbers, _ = _value_formula(x.dtype, step, kind, mean, std, scale, mode)
+        value, numbers, single = _value_formula(x.dtype, step, kind, mean, std, scale, mode)
         slope, slope_numbers, _ = _slope_formula(x.dtype, step, backward, backward_mean, backward_std, scale)
         grad = grads[0].T.contiguous()
         grad_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
         grad_weight = torch.empty_like(weight)
-        for rows, above, into in _by_rows(weight, grad, grad_weight):
-            if grad_x is not None:
-                grad_x.addmm_(above.T, value(rows, *numbers, out=None))
+        for rows, above, into in _by_rows(single, weight, grad, grad_weight):
+            # In this order the second product's operand lies where the first product lay, in the cache.
             if ctx.needs_input_grad[1]:
                 slope(rows, *slope_numbers, above @ x, out=into)
+            if grad_x is not None:
+                grad_x.addmm_(above.T, value(rows, *numbers, out=None))
         return grad_x, grad_weight if ctx.needs_input_grad[1] else None, *[None] * len(ctx.function)
 
 
-def _by_rows(weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """As many rows of each at a time as make two blocks of the weight; calls of products cost more than others."""
-    rows = max(1, 2 * BLOCK // weight.size(1))
+def _by_rows(single: bool, weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Some rows of each at a time; fewer, which then stay in the cache, where a formula is a single operation."""
+    rows = max(1, (BLOCK // 2 if single else 2 * BLOCK) // weight.size(1))
     return zip(*(tensor.split(rows) for tensor in (weight, *others)), strict=True)
 
 
@@ -300,22 +301,23 @@ def _value_formula(
 ) -> _Formula:
     smooth = expected_value if mode == "expectation" else most_probable_level
     vanishes = kind is Uniform and mode == "expectation" and step.adds_up
-    return _formula(dtype, step, kind, mean, std, scale, hard=_hard_value, smooth=smooth, vanishes=vanishes)
+    ramp = _ramp_value if mode == "expectation" else None
+    return _formula(dtype, step, kind, mean, std, scale, hard=_hard_value, smooth=smooth, vanishes=vanishes, ramp=ramp)
 
 
 def _slope_formula(
     dtype: torch.dtype, step: MultiStep, kind: type[Noise], mean: Number, std: Number, scale: Number
 ) -> _Formula:
-    vanishes = kind is Uniform
-    return _formula(dtype, step, kind, mean, std, scale, hard=_hard_slope, smooth=expected_slope, vanishes=vanishes)
+    hard, smooth, vanishes = _hard_slope, expected_slope, kind is Uniform
+    return _formula(dtype, step, kind, mean, std, scale, hard=hard, smooth=smooth, vanishes=vanishes, ramp=_ramp_slope)
 
 
 class _Formula(NamedTuple):
-    """`block(x, *numbers, *grad, out)` is what is computed; `whole` if blocks would gain nothing."""
+    """`block(x, *numbers, *grad, out)` is what is computed; `single` if it is one operation."""
 
     block: Callable[..., Tensor]
     numbers: tuple[Number, Number, Number]
-    whole: bool
+    single: bool
 
 
 def _formula(
@@ -329,12 +331,13 @@ def _formula(
     hard: Callable[..., Tensor],
     smooth: Callable[..., Tensor],
     vanishes: bool,
+    ramp: Callable[[float], Callable[..., Tensor]] | None,
 ) -> _Formula:
     """hard(u, step, *grad) where std is 0 and smooth(u, step, kind, width, *grad) elsewhere, of u = x / scale + mean.
 
     Without a `grad` it is a value, in units of the scale. `vanishes` says that smooth with a width of 0 is hard
-    already: there is nothing to choose where the width is not known. Half precision is computed in single, as the fused
-    kernels of compilers do.
+    already: there is nothing to choose where the width is not known. `ramp` makes the formula of one operation that
+    smooth is where it is Hardtanh. Half precision is computed in single, as the fused kernels of compilers do.
     """
     narrow, dtype = dtype, _wide(dtype)
     one = not isinstance(std, Tensor) or std.numel() == 1
@@ -344,6 +347,10 @@ def _formula(
     if numbers and spread > NEGLIGIBLE and scale != 1 and not torch.compiler.is_compiling():
         # All is known: scale the function, not its argument and its value.
         step, spread, mean, scale = _scaled(step, scale), spread * scale, mean * scale, 1.0
+    plain = narrow == dtype and _is(scale, 1) and _is(mean, 0)
+    reach = _reach(step, kind, spread) if plain and ramp else None
+    if ramp and reach is not None:
+        return _Formula(ramp(reach), (mean, spread, scale), True)
 
     def block(x: Tensor, mean: Number, spread: Number, scale: Number, *grad: Tensor, out: Tensor | None) -> Tensor:
         width = spread if one else kind.width(spread)
@@ -366,12 +373,11 @@ def _formula(
             return result.to(x.dtype)
         return out if result is out else out.copy_(result)
 
-    whole = narrow == dtype and _is(scale, 1) and _is(mean, 0) and _is_ramp(step, kind, spread)
-    return _Formula(block, (mean, spread, scale), whole)
+    return _Formula(block, (mean, spread, scale), False)
 
 
 def _evaluate(formula: _Formula, x: Tensor, *grad: Tensor) -> Tensor:
-    if formula.whole:
+    if formula.single:
         return formula.block(x, *formula.numbers, *grad, out=None)
     return blockwise(formula.block, x, *formula.numbers, *grad)
 
@@ -398,12 +404,21 @@ def _scaled(step: MultiStep, scale: float) -> MultiStep:
     return MultiStep(*(tuple(number * scale for number in numbers) for numbers in (step.thresholds, step.levels)))
 
 
-def _is_ramp(step: MultiStep, kind: type[Noise], width: Number) -> bool:
-    """Whether value and slope are one operation each, those of Hardtanh: there is nothing to keep in the cache."""
+def _reach(step: MultiStep, kind: type[Noise], width: Number) -> float | None:
+    """The reach of the Hardtanh that value and slope are those of, None if they are of none."""
     if kind is not Uniform or not isinstance(width, float) or width <= NEGLIGIBLE or torch.compiler.is_compiling():
-        return False
+        return None
     (place, wide, rise), *more = _rises(step, kind, width)
-    return not more and place == 0 and rise == 2 * wide and step.levels[0] == -step.levels[-1]
+    ramp = not more and place == 0 and rise == 2 * wide and step.levels[0] == -step.levels[-1]
+    return wide if ramp else None
+
+
+def _ramp_value(reach: float) -> Callable[..., Tensor]:
+    return lambda x, *_, out: torch.clamp(x, -reach, reach, out=out)
+
+
+def _ramp_slope(reach: float) -> Callable[..., Tensor]:
+    return lambda x, mean, spread, scale, grad, out: Uniform.gate_about(grad, x, 0.0, reach, out)
 
 
 def _rises(step: MultiStep, kind: type[Noise], width: Number) -> Sequence[tuple[float, Number, float]]:
