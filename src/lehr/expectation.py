@@ -157,10 +157,10 @@ class _LinearByRows(torch.autograd.Function):
 
     @staticmethod
     def forward(x, weight, step, kind, mean, std, backward, backward_mean, backward_std, mode, scale):
-        value, numbers, single = _value_formula(x.dtype, step, kind, mean, std, scale, mode)
+        value, numbers, _ = _value_formula(x.dtype, step, kind, mean, std, scale, mode)
         y, columns = x.new_empty(len(weight), len(x)), x.T
-        for rows, out in _by_rows(single, weight, y):
-            torch.mm(value(rows, *numbers, out=None), columns, out=out)
+        for room, rows, out in _by_rows(weight, y):
+            torch.mm(value(rows, *numbers, out=room), columns, out=out)
         return y.T.contiguous()
 
     @staticmethod
@@ -179,24 +179,25 @@ class _LinearByRows(torch.autograd.Function):
         for at, tensor in zip(ctx.tensors, tensors, strict=True):
             function[at] = tensor
         step, kind, mean, std, backward, backward_mean, backward_std, mode, scale = function
-        value, numbers, single = _value_formula(x.dtype, step, kind, mean, std, scale, mode)
+        value, numbers, _ = _value_formula(x.dtype, step, kind, mean, std, scale, mode)
         slope, slope_numbers, _ = _slope_formula(x.dtype, step, backward, backward_mean, backward_std, scale)
         grad = grads[0].T.contiguous()
         grad_x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
         grad_weight = torch.empty_like(weight)
-        for rows, above, into in _by_rows(single, weight, grad, grad_weight):
-            # In this order the second product's operand lies where the first product lay, in the cache.
+        for room, rows, above, into in _by_rows(weight, grad, grad_weight):
             if ctx.needs_input_grad[1]:
-                slope(rows, *slope_numbers, above @ x, out=into)
+                slope(rows, *slope_numbers, torch.mm(above, x, out=room), out=into)
             if grad_x is not None:
-                grad_x.addmm_(above.T, value(rows, *numbers, out=None))
+                grad_x.addmm_(above.T, value(rows, *numbers, out=room))
         return grad_x, grad_weight if ctx.needs_input_grad[1] else None, *[None] * len(ctx.function)
 
 
-def _by_rows(single: bool, weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Some rows of each at a time; fewer, which then stay in the cache, where a formula is a single operation."""
-    rows = max(1, (BLOCK // 2 if single else 2 * BLOCK) // weight.size(1))
-    return zip(*(tensor.split(rows) for tensor in (weight, *others)), strict=True)
+def _by_rows(weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """A few rows of each at a time, and before them room for as many of the weight, which stays in the cache."""
+    count = max(1, BLOCK // weight.size(1))
+    room = weight.new_empty(min(count, len(weight)), weight.size(1))
+    for rows, *parts in zip(*(tensor.split(count) for tensor in (weight, *others)), strict=True):
+        yield room if len(rows) == len(room) else room[: len(rows)], rows, *parts
 
 
 # torch looks at the signature at every call: made once, that takes a tenth of the time.
