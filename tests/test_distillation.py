@@ -28,7 +28,7 @@ from lehr.training import engine
 from lehr.training.engine import _batchnorm_images, resume, train
 from lehr.training.errors import Interrupted, RunError, RunWarning
 from lehr.training.folder import RunFolder
-from lehr.training.recipe import Data, Distillation, Model, Optimizer, Recipe, Schedule
+from lehr.training.recipe import Data, Distillation, Model, Optimizer, Pretraining, Recipe, Schedule
 from lehr.training.recipes import named
 from lehr.training.run import load_network
 from lehr.training.teacher import Features, Teacher
@@ -44,6 +44,7 @@ RECIPE = Recipe(
     schedule=Schedule("cosine"),
 )
 TAUGHT = dataclasses.replace(RECIPE, distillation=Distillation(epochs=3, lr=0.004))
+PRETRAINED = dataclasses.replace(RECIPE, pretraining=Pretraining(epochs=3, lr=0.004), optimizer=Optimizer(lr=0.002))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -105,7 +106,7 @@ def test_features_are_the_mean_over_layers_of_the_mean_square() -> None:
 def test_who_learns_from_a_teacher_comes_nearer_to_its_scores(
     by: Any, taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path
 ) -> None:
-    teacher = taught[0].teacher
+    teacher = taught[0].twin
     given = Distillation(teacher=teacher, share=0.9, by=by, temperature=2.0)
     train(RECIPE, tmp_path / "alone")
     train(dataclasses.replace(RECIPE, distillation=given), tmp_path / "taught")
@@ -114,7 +115,7 @@ def test_who_learns_from_a_teacher_comes_nearer_to_its_scores(
 
 
 def test_who_learns_by_features_comes_nearer_to_them(taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path) -> None:
-    given = Distillation(teacher=taught[0].teacher, share=0.9, by="features")
+    given = Distillation(teacher=taught[0].twin, share=0.9, by="features")
     train(RECIPE, tmp_path / "alone")
     train(dataclasses.replace(RECIPE, distillation=given), tmp_path / "taught")
 
@@ -126,7 +127,7 @@ def test_who_learns_by_features_comes_nearer_to_them(taught: tuple[RunFolder, di
         return seen
 
     alone, near = (
-        TowardsFeatures()(features(tmp_path / name), features(taught[0].teacher)) for name in ("alone", "taught")
+        TowardsFeatures()(features(tmp_path / name), features(taught[0].twin)) for name in ("alone", "taught")
     )
     assert near < 0.95 * alone
 
@@ -158,7 +159,7 @@ def test_by_features_the_student_is_drawn_to_each_layer_of_its_teacher(compiled:
 def test_a_teacher_by_features_must_have_the_same_layers(
     taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path
 ) -> None:
-    given = Distillation(teacher=taught[0].teacher, by="features")
+    given = Distillation(teacher=taught[0].twin, by="features")
     recipe = dataclasses.replace(RECIPE, model=Model("mlp", hidden=(32, 16)), distillation=given)
     with pytest.raises(RunError, match=r"the teacher's have \[32, 32, 10\] features, the student's \[32, 16, 10\]"):
         train(recipe, tmp_path / "run")
@@ -169,11 +170,11 @@ def test_the_teacher_is_the_full_precision_twin_and_its_time_is_counted(
     taught: tuple[RunFolder, dict[str, Any]],
 ) -> None:
     folder, results = taught
-    twin, recipe = load_network(folder.teacher)
+    twin, recipe = load_network(folder.twin)
     assert recipe.algorithm == FullPrecision()
     assert (recipe.epochs, recipe.optimizer.lr, recipe.model) == (3, 0.004, RECIPE.model)
     assert not any("quantizer" in name for name, _ in twin.named_modules())
-    assert results["seconds"] > json.loads(RunFolder(folder.teacher).results.read_text())["seconds"]
+    assert results["seconds"] > json.loads(RunFolder(folder.twin).results.read_text())["seconds"]
     student, _ = load_network(folder.path)
     assert not any("teacher" in key for key in student.state_dict())
 
@@ -181,7 +182,7 @@ def test_the_teacher_is_the_full_precision_twin_and_its_time_is_counted(
 def test_the_network_of_a_taught_run_is_that_of_the_same_teacher_given(
     taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path
 ) -> None:
-    train(dataclasses.replace(RECIPE, distillation=Distillation(teacher=taught[0].teacher)), tmp_path / "run")
+    train(dataclasses.replace(RECIPE, distillation=Distillation(teacher=taught[0].twin)), tmp_path / "run")
     assert same_network(tmp_path / "run", taught[0].path)
 
 
@@ -202,7 +203,7 @@ def test_a_run_stopped_while_its_teacher_trains_goes_on_to_the_same_bits(
         train(TAUGHT, run.path)
     assert str(stop.value).endswith(f"lehr train --resume {run.path}")
     monkeypatch.undo()
-    assert not RunFolder(run.teacher).results.exists()
+    assert not RunFolder(run.twin).results.exists()
     resume(run.path)
     assert same_network(run.path, taught[0].path)
 
@@ -237,9 +238,14 @@ def test_a_teacher_of_other_images_is_refused(taught: tuple[RunFolder, dict[str,
         (lambda: Distillation(lr=0), "distillation.lr must be positive, or null for the recipe's own, got 0"),
         (
             lambda: dataclasses.replace(TAUGHT, epochs=9, schedule=Schedule("cosine", warmup=3)),
-            "warmup must end before the teacher's 3 epochs do too",
+            "warmup must end before the twin's 3 epochs do too",
         ),
-        (lambda: dataclasses.replace(TAUGHT, devices=2), "on several devices train the teacher before"),
+        (lambda: dataclasses.replace(TAUGHT, devices=2), "on several devices train the full-precision twin before"),
+        (lambda: Pretraining(epochs=-1), "pretraining.epochs must be at least 0, got -1"),
+        (lambda: Pretraining(lr=0), "pretraining.lr must be positive, or null for the recipe's own, got 0"),
+        (lambda: dataclasses.replace(TAUGHT, pretraining=Pretraining(epochs=1)), "one twin is trained"),
+        (lambda: dataclasses.replace(PRETRAINED, start=Path("run")), "a run starts from another (run) or"),
+        (lambda: dataclasses.replace(PRETRAINED, devices=2), "on several devices train the full-precision twin before"),
         (lambda: dataclasses.replace(RECIPE, averaging=1.0), "averaging is a decay in [0, 1), 0 for none, got 1.0"),
         (lambda: dataclasses.replace(RECIPE, averaging=0.9), "give batchnorm_batches"),
         (lambda: Optimizer(norm_lr=0), "norm_lr must be positive, or null for lr, got 0"),
@@ -248,6 +254,45 @@ def test_a_teacher_of_other_images_is_refused(taught: tuple[RunFolder, dict[str,
 def test_what_makes_no_sense_is_told(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+# A twin to start from.
+
+
+def test_a_pretrained_run_is_its_twin_and_then_a_run_from_it(tmp_path: Path) -> None:
+    results = train(PRETRAINED, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    twin, recipe = load_network(folder.twin)
+    assert (recipe.algorithm, recipe.epochs, recipe.optimizer.lr) == (FullPrecision(), 3, 0.004)
+    by_hand = dataclasses.replace(PRETRAINED, pretraining=Pretraining(), start=folder.twin)
+    train(by_hand, tmp_path / "by hand")
+    assert same_network(tmp_path / "run", tmp_path / "by hand")
+    network, _ = load_network(tmp_path / "run")
+    quantizer = network.get_submodule("layers.1.quantizer")
+    assert isinstance(quantizer.scale, Tensor)  # fitted to the twin's weights, one for each output channel
+    assert quantizer.scale.shape == (32, 1)
+    assert results is not None
+    assert results["seconds"] > json.loads(RunFolder(folder.twin).results.read_text())["seconds"]
+    assert not torch.equal(network.get_parameter("layers.1.weight"), twin.get_parameter("layers.1.weight"))
+
+
+@pytest.mark.parametrize("stopped_in", ["twin", "run"])
+def test_a_pretrained_run_goes_on_to_the_same_bits(
+    stopped_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(PRETRAINED, tmp_path / "whole")
+    fit = engine._fit
+
+    def crashing(recipe: Recipe, record: Any, model: nn.Module, splits: Any, added: Any, **rest: Any) -> Any:
+        crash = [Crash(2)] if (record.folder.path.name == "twin") == (stopped_in == "twin") else []
+        return fit(recipe, record, model, splits, [*added, *crash], **rest)
+
+    monkeypatch.setattr(engine, "_fit", crashing)
+    with pytest.raises(ZeroDivisionError):
+        train(PRETRAINED, tmp_path / "halves")
+    monkeypatch.undo()
+    resume(tmp_path / "halves")
+    assert same_network(tmp_path / "whole", tmp_path / "halves")
 
 
 # Averaging.
@@ -335,7 +380,7 @@ def test_batchnorm_is_estimated_from_many_classes(tmp_path: Path) -> None:
 def test_a_network_that_has_seen_validation_images_is_told(
     taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path
 ) -> None:
-    teacher = Distillation(teacher=taught[0].teacher)
+    teacher = Distillation(teacher=taught[0].twin)
     recipe = dataclasses.replace(RECIPE, distillation=teacher, epochs=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RunWarning)
@@ -343,7 +388,7 @@ def test_a_network_that_has_seen_validation_images_is_told(
     other = dataclasses.replace(recipe, seed=1)
     with pytest.warns(RunWarning, match=r"its seed is 0, this run's 1\) and has seen some of this run's validation"):
         train(other, tmp_path / "other")
-    started = dataclasses.replace(RECIPE, start=taught[0].teacher, seed=1, epochs=1)
+    started = dataclasses.replace(RECIPE, start=taught[0].twin, seed=1, epochs=1)
     with pytest.warns(RunWarning, match="has seen some of this run's validation images"):
         train(started, tmp_path / "started")
 

@@ -71,9 +71,11 @@ def train(
     model = build(recipe, Images.of(splits.train), start=recipe.start)
     circumstances = {**_circumstances(recipe), "images": Images.of(splits.train)._asdict()}
     record = Record(folder, lambda: folder.create(dump(recipe), circumstances))
-    if recipe.distillation.epochs:
-        # With the teacher the run begins, and can be resumed.
-        _train_teacher(recipe, folder, splits, LambdaCallback(on_train_start=lambda *_: record.begin()))
+    if recipe.twin_epochs:
+        # With the twin the run begins, and can be resumed.
+        _train_twin(recipe, folder, splits, LambdaCallback(on_train_start=lambda *_: record.begin()))
+    if recipe.pretraining.epochs:
+        model = build(recipe, Images.of(splits.train), start=folder.twin)
     return _fit(recipe, record, model, splits, callbacks)
 
 
@@ -92,11 +94,12 @@ def resume(
             warnings.warn(f"{error}; it is made anew", RunWarning, stacklevel=2)
     splits = splits or load_data(recipe)
     newest = folder.newest_checkpoint()
-    model = build(recipe, Images.of(splits.train), start=None if newest else recipe.start)
     if is_main_process():
         _tell_differences(json.loads(folder.info.read_text()), _circumstances(recipe))
-    if recipe.distillation.epochs:
-        _train_teacher(recipe, folder, splits)
+    if recipe.twin_epochs:
+        _train_twin(recipe, folder, splits)
+    start = folder.twin if recipe.pretraining.epochs else recipe.start
+    model = build(recipe, Images.of(splits.train), start=None if newest else start)
     checkpoint = newest[0] if newest else None
     return _fit(recipe, Record(folder), model, splits, callbacks, checkpoint=checkpoint)
 
@@ -189,20 +192,20 @@ def _batchnorm_images(recipe: Recipe, splits: Splits | StreamedSplits) -> Sequen
     return images.split(_BATCHNORM_BATCH)
 
 
-def _train_teacher(recipe: Recipe, folder: RunFolder, splits: Splits | StreamedSplits, *callbacks: L.Callback) -> None:
+def _train_twin(recipe: Recipe, folder: RunFolder, splits: Splits | StreamedSplits, *callbacks: L.Callback) -> None:
     """Train the full-precision twin, a run within the run; go on where it was interrupted."""
     try:
-        if RunFolder(folder.teacher).recipe.exists():
-            resume(folder.teacher, splits=splits)
+        if RunFolder(folder.twin).recipe.exists():
+            resume(folder.twin, splits=splits)
         else:
-            train(recipe.twin, folder.teacher, splits=splits, callbacks=callbacks)
+            train(recipe.twin, folder.twin, splits=splits, callbacks=callbacks)
     except Interrupted as stop:
         raise Interrupted.training(stop.signum, folder.path) from stop
 
 
 def _teacher(recipe: Recipe, student: nn.Module, folder: RunFolder, splits: Splits | StreamedSplits) -> Teacher | None:
     """The network that is learned from; it must know the same images."""
-    path = folder.teacher if recipe.distillation.epochs else recipe.distillation.teacher
+    path = folder.twin if recipe.distillation.epochs else recipe.distillation.teacher
     if path is None:
         return None
     images, known = Images.of(splits.train), images_of(path)
@@ -267,8 +270,8 @@ def _finish(recipe: Recipe, record: Record, trainer: L.Trainer, task: Task, load
     results |= level_shares(task.model, codes)
     results |= {name: std for name, std in noise(task.model).items() if name.startswith("std/forward")}
     seconds = record.seconds
-    if recipe.distillation.epochs:
-        seconds += json.loads(RunFolder(record.folder.teacher).results.read_text())["seconds"]
+    if recipe.twin_epochs:
+        seconds += json.loads(RunFolder(record.folder.twin).results.read_text())["seconds"]
     results |= {"epochs": recipe.epochs, "seconds": round(seconds, 1)}
     if trainer.is_global_zero:
         state = {f"model.{key}": value.cpu() for key, value in task.model.state_dict().items()}

@@ -1,6 +1,6 @@
 """A run is a folder: recipe.yaml, run.json, metrics.csv, checkpoints/, results.json; and it can always go on.
 
-With a teacher of its own that is a run too, in teacher/.
+A full-precision twin that is trained first, to start from or to learn from, is a run too, in twin/.
 
 Nothing here is ever half-written under its final name: files are written beside it, synced and renamed. A checkpoint
 that was damaged later is found out by its checksums when it is read, and the one before it is taken.
@@ -39,7 +39,7 @@ class RunFolder:
         self.tensorboard = path / "tensorboard"
         self.checkpoints = path / "checkpoints"
         self.final = self.checkpoints / "final.ckpt"
-        self.teacher = path / "teacher"
+        self.twin = path / "twin"
 
     @classmethod
     def unused(cls, path: Path) -> RunFolder:

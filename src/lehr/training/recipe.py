@@ -139,6 +139,22 @@ class Loss:
 
 
 @dataclass(frozen=True)
+class Pretraining:
+    """Train the full-precision twin for so many `epochs` first, and start from its weights.
+
+    Its learning rate is `lr`, the recipe's own unless given.
+    """
+
+    epochs: int = 0
+    lr: float | None = None
+
+    def __post_init__(self) -> None:
+        _at_least(0, **{"pretraining.epochs": self.epochs})
+        if self.lr is not None and not 0 < self.lr < math.inf:
+            raise ValueError(f"pretraining.lr must be positive, or null for the recipe's own, got {self.lr}")
+
+
+@dataclass(frozen=True)
 class Distillation:
     """Learn from another network too: `share` of the loss is the distance to its scores.
 
@@ -291,6 +307,7 @@ class Recipe:
     algorithm: Algorithm = ANA()  # noqa: RUF009 - frozen
     annealing: Annealing = field(default_factory=Annealing)
     loss: Loss = field(default_factory=Loss)
+    pretraining: Pretraining = field(default_factory=Pretraining)
     distillation: Distillation = field(default_factory=Distillation)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
@@ -323,22 +340,37 @@ class Recipe:
             )
         if self.schedule.warmup >= self.epochs:
             raise ValueError(f"warmup must end before the {self.epochs} epochs do, got {self.schedule.warmup:g}")
-        if 0 < self.distillation.epochs <= self.schedule.warmup:
-            raise ValueError(f"warmup must end before the teacher's {self.distillation.epochs} epochs do too")
-        if self.distillation.epochs and self.devices * self.num_nodes > 1:
-            raise ValueError("on several devices train the teacher before, and give it as distillation.teacher")
+        if self.pretraining.epochs and self.distillation.epochs:
+            raise ValueError(
+                "one twin is trained: to start from (pretraining.epochs) or to teach (distillation.epochs)"
+            )
+        if self.pretraining.epochs and self.start is not None:
+            raise ValueError(f"a run starts from another ({self.start}) or from its pretrained twin, not from both")
+        if 0 < self.twin_epochs <= self.schedule.warmup:
+            raise ValueError(f"warmup must end before the twin's {self.twin_epochs} epochs do too")
+        if self.twin_epochs and self.devices * self.num_nodes > 1:
+            raise ValueError(
+                "on several devices train the full-precision twin before, and give it by --from or as "
+                "distillation.teacher"
+            )
+
+    @property
+    def twin_epochs(self) -> int:
+        """For how many epochs the full-precision twin is trained first: 0 if it is not."""
+        return self.pretraining.epochs or self.distillation.epochs
 
     @property
     def twin(self) -> Recipe:
-        """The same network in full precision, as distillation trains it."""
-        lr = self.distillation.lr or self.optimizer.lr
+        """The same network in full precision, as it is trained first."""
+        lr = (self.pretraining if self.pretraining.epochs else self.distillation).lr
         return replace(
             self,
             description="",
             result="",
             algorithm=FullPrecision(),
-            epochs=self.distillation.epochs,
-            optimizer=replace(self.optimizer, lr=lr, norm_lr=None),
+            epochs=self.twin_epochs,
+            optimizer=replace(self.optimizer, lr=lr or self.optimizer.lr, norm_lr=None),
+            pretraining=Pretraining(),
             distillation=Distillation(),
             batchnorm_batches=0,
             averaging=0.0,
