@@ -411,7 +411,7 @@ def _reach(step: MultiStep, kind: type[Noise], width: Number) -> float | None:
         return None
     (place, wide, rise), *more = _rises(step, kind, width)
     ramp = not more and place == 0 and rise == 2 * wide and step.levels[0] == -step.levels[-1]
-    return wide if ramp else None
+    return 0.5 * rise if ramp else None
 
 
 def _ramp_value(reach: float) -> Callable[..., Tensor]:
