@@ -84,7 +84,7 @@ def clip_(model: nn.Module, reach: float) -> None:
 
 @torch.no_grad()
 def clip_weight_(weight: Tensor, reach: float, scale: Tensor | None) -> None:
-    """The same of one tensor."""
+    """Keep one tensor of shadow weights within +-reach, in units of its scale, as `clip_` does."""
     if scale is None:
         weight.clamp_(-reach, reach * (1 - _HAIR))
     else:

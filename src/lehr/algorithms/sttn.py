@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, clip_, clip_weight_, quantized_layers
 from lehr.convert import Conversion, quantize_
-from lehr.expectation import quantize
+from lehr.expectation import quantize_with
 from lehr.layers import AbstractQuantizer, Quantizer, level_codes
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Uniform
@@ -61,9 +61,10 @@ class SumOfSigns(AbstractQuantizer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Add the signs, each with its gradient."""
-        unit = x.new_ones(()) if self.scale is None else self.scale
-        signs = [quantize(weight / unit, _SIGN, Dirac(), _U) for weight in (x, self.second)]
-        return (signs[0] + signs[1]) * (unit / 2)
+        scale = 1.0 if self.scale is None else self.scale
+        noises = (Dirac, 0.0, 0.0, Uniform, 0.0, _U.std)
+        one, other = (quantize_with(w, _SIGN, *noises, "expectation", scale=scale) for w in (x, self.second))
+        return (one + other) * 0.5
 
     @torch.no_grad()
     def codes(self, x: Tensor) -> Tensor:

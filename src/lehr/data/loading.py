@@ -41,8 +41,7 @@ def batches_of(
     """Return the batches of a data set, with the augmentation the paper has for it.
 
     In memory that is `padding`, random crop, `flip` and `cutout`; of image files random area and aspect ratio, flip,
-    colours.
-    `workers` are the reader processes of a data set that is not in memory (None: the cores there are).
+    colours. `workers` are the reader processes of a data set that is not in memory (None: the cores there are).
     """
     if isinstance(dataset, Dataset):
         return Batches(
