@@ -4,8 +4,9 @@
 
 Random ternary weights (the time of integer kernels does not depend on them). All variants of a width run one
 after the other in one process, `repetitions` rounds, one thread, batch 1; each time is the least thread CPU
-time. onnxruntime runs the same shapes with BatchNorm folded into Conv (fp32) and its static QDQ quantization
-per channel (int8).
+time of a call that follows one of its own kind, as in use: after another's the caches hold that one's weights,
+and after 512-bit float code the processor is slower for a while. onnxruntime runs the same shapes with BatchNorm
+folded into Conv (fp32) and its static QDQ quantization per channel (int8).
 """
 
 from __future__ import annotations
@@ -155,10 +156,11 @@ def onnxruntimes(width: float) -> dict[str, Callable[[], object]]:
 def least_times(
     runs: dict[str, Callable[[], object]], repetitions: int, clock: Callable[[], float] = time.thread_time
 ) -> dict[str, float]:
-    """Seconds of each run, the least of `repetitions` interleaved rounds."""
+    """Seconds of each run, the least of `repetitions` interleaved rounds; each is called once before it is timed."""
     best = dict.fromkeys(runs, math.inf)
     for _ in range(repetitions):
         for name, run in runs.items():
+            run()
             start = clock()
             run()
             best[name] = min(best[name], clock() - start)

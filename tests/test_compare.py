@@ -91,6 +91,13 @@ def test_an_unfinished_run_stands_apart_from_the_finished_of_its_recipe(tmp_path
     assert "Unfinished" in compare(runs).remarks[-1]
 
 
+def test_the_epochs_of_a_twin_are_told_before_the_others(tmp_path: Path):
+    begun = ("--epochs", "28", "--pretraining.epochs", "20")
+    runs = [make_run(tmp_path / "a", *begun), make_run(tmp_path / "b", *begun, "--seed", "1", done=0, test=None)]
+    make_run(tmp_path / "b" / "twin", "--epochs", "20", recipe="digits-fp", done=2, test=None)
+    assert [row["epochs"] for row in cells(runs)] == ["20 + 28", "2 + 0 of 20 + 28"]
+
+
 def test_a_run_given_twice_counts_once(seeds: list[Path]):
     assert compare([seeds[1], seeds[1], seeds[1] / ".." / seeds[1].name]).runs == 1
 

@@ -140,6 +140,20 @@ def test_a_full_precision_run_has_neither_noise_nor_levels(tmp_path: Path):
     assert "noise left" not in text
 
 
+def test_a_twin_that_was_trained_first_is_drawn_and_told(tmp_path: Path):
+    run = make_run(tmp_path / "run", "--epochs", "3", "--pretraining.epochs", "5", done=2, test=None)
+    make_run(run / "twin", "--epochs", "5", recipe="digits-fp", test=0.95)
+    text = write_report(run).read_text()
+    words = " ".join(Tags(text).words.split())
+    assert "full-precision twin 96.00 %" in words
+    assert "2 of 3 epochs after 5 of the twin" in words
+    accuracy = charts(text)["Accuracy"]
+    twin = [metrics_row(epoch, 5, 3, quantized=False)["val/accuracy"] for epoch in range(5)]
+    assert accuracy["the twin's validation, before"] == pytest.approx(twin, abs=1e-4)
+    assert accuracy["training"][1] is not None
+    assert accuracy["training"][2:] == [None] * 3
+
+
 def test_absent_data_leave_out_the_confusion_with_a_sentence(tmp_path: Path):
     run = make_run(tmp_path / "run", "--data.root", str(tmp_path), recipe="cifar10-quarter-ana")
     words = Tags(write_report(run).read_text()).words

@@ -91,9 +91,12 @@ class Group:
 
     @property
     def epochs(self) -> str:
-        """How many epochs, and of how many if unfinished."""
-        done = sorted({len(run.epochs) for run in self.runs})
-        return f"{self.recipe.epochs}" if self.finished else f"{'/'.join(map(str, done))} of {self.recipe.epochs}"
+        """How many epochs, those of a full-precision twin first, and of how many if unfinished."""
+        planned = _told_epochs(self.recipe.twin_epochs, self.recipe.epochs)
+        if self.finished:
+            return planned
+        done = sorted({(len(run.twin.epochs) if run.twin else 0, len(run.epochs)) for run in self.runs})
+        return f"{'/'.join(_told_epochs(*numbers) for numbers in done)} of {planned}"
 
     @functools.cached_property
     def cost(self) -> Summary | None:
@@ -237,6 +240,7 @@ def to_csv(comparison: Comparison) -> str:
                 "weights",
                 "activations",
                 "end_layers",
+                "twin_epochs",
                 "epochs",
             ),
             *("val_accuracy", "val_std", "test_accuracy", "test_std", "points_to_full_precision"),
@@ -250,7 +254,7 @@ def to_csv(comparison: Comparison) -> str:
         writer.writerow(
             (
                 *(group.name, len(group.runs), group.finished, recipe.data.name, group.network),
-                *(how.name, how.weights, how.activations, how.ends, recipe.epochs),
+                *(how.name, how.weights, how.activations, how.ends, recipe.twin_epochs, recipe.epochs),
                 *numbers[0],
                 *numbers[1],
                 comparison.points(group),
@@ -315,6 +319,10 @@ def _charts(comparison: Comparison) -> list[Chart]:
         drawn("Training loss", "train/loss", share=False),
     ]
     return [chart for chart in charts if chart.legend]
+
+
+def _told_epochs(twin: int, own: int) -> str:
+    return f"{twin} + {own}" if twin else f"{own}"
 
 
 def _by_epoch(run: History, metric: str, epochs: Sequence[float]) -> list[float]:

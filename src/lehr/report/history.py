@@ -31,6 +31,7 @@ class History:
     info: dict[str, Any]
     results: dict[str, float]
     metrics: dict[str, list[float]]
+    twin: History | None = None  # the full-precision twin that was trained first
 
     @property
     def name(self) -> str:
@@ -109,7 +110,10 @@ def read_run(path: Path) -> History:
     for name, value in results.items():
         if not isinstance(value, int | float):
             raise RunError(f"{folder.results}: {name} should be a number, got {value!r}")
-    return History(path, read(folder.recipe), _json(folder.info), results, _columns(folder))
+    recipe = read(folder.recipe)
+    there = recipe.twin_epochs and RunFolder(folder.twin).recipe.exists()
+    twin = read_run(folder.twin) if there else None
+    return History(path, recipe, _json(folder.info), results, _columns(folder), twin)
 
 
 def share_table(history: History) -> tuple[list[str], list[tuple[str, list[str]]]]:

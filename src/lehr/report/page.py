@@ -184,6 +184,8 @@ def _figures(history: History, summary: Summary | None, confusion: Confusion | N
     figures = [Figure("test accuracy", percent(history.accuracy("test")), tested)]
     running = history.results.get("val/running_accuracy")
     note = f"{percent(running)} with BatchNorm as in training" if running is not None else "without noise"
+    if history.twin is not None:
+        note += f"; full-precision twin {percent(history.twin.accuracy('val'))}"
     figures.append(Figure("validation accuracy", percent(history.accuracy("val")), note))
     if history.levels_used:
         layers = len(history.shares)
@@ -200,6 +202,8 @@ def _figures(history: History, summary: Summary | None, confusion: Confusion | N
         figures.append(Figure("size of weights", size(summary.bytes), note))
     done, planned = len(history.epochs), history.recipe.epochs
     epochs = f"{done} epochs" if done == planned else f"{done} of {planned} epochs"
+    if history.twin is not None:
+        epochs += f" after {len(history.twin.epochs)} of the twin"
     figures.append(Figure("time", duration(history.seconds), epochs))
     return figures
 
@@ -207,6 +211,9 @@ def _figures(history: History, summary: Summary | None, confusion: Confusion | N
 def _charts(history: History) -> dict[str, Chart]:
     """The curves there are values for."""
     epochs, end = history.epochs, max(history.recipe.epochs, len(history.epochs))
+    twin = history.twin
+    both = max(end, history.recipe.twin_epochs)
+    longest = max(epochs, twin.epochs if twin else [], key=len)
     bands = _bands(history.windows)
     quiet = [not any(std[row] > 0 for std in history.below("std/forward").values()) for row in range(len(epochs))]
 
@@ -217,8 +224,13 @@ def _charts(history: History) -> dict[str, Chart]:
             ("training", history.metrics.get(f"train/{metric}", []), "aside"),
             ("validation, with noise", noisy, "second"),
             ("validation, without noise", history.metrics.get(f"val/{metric}", []), "main"),
+            ("the twin's validation, before", twin.metrics.get(f"val/{metric}", []) if twin else [], "aside dashed"),
         )
-        return [Series(name, values, look) for name, values, look in named if values]
+        return [
+            Series(name, [*values, *[math.nan] * (len(longest) - len(values))], look)
+            for name, values, look in named
+            if values
+        ]
 
     def layers(prefix: str, kind: str = "") -> list[Series]:
         columns = history.below(prefix)
@@ -232,8 +244,8 @@ def _charts(history: History) -> dict[str, Chart]:
     losses = [value for series in stages("loss") for value in series.values if math.isfinite(value)]
     steep = bool(losses) and min(losses) > 0 and max(losses) / min(losses) > _LOG_FROM
     charts = {
-        "accuracy": lines("Accuracy", epochs, stages("accuracy"), end=end, unit="percent", bands=bands, ceiling=1.0),
-        "loss": lines("Loss", epochs, stages("loss"), end=end, bands=bands, floor=0.0, log=steep),
+        "accuracy": lines("Accuracy", longest, stages("accuracy"), end=both, unit="percent", bands=bands, ceiling=1.0),
+        "loss": lines("Loss", longest, stages("loss"), end=both, bands=bands, floor=0.0, log=steep),
         "forward": lines("Forward std", epochs, layers("std/forward", "layer "), end=end, bands=bands, floor=0.0),
         "backward": lines("Backward std", epochs, layers("std/backward", "layer "), end=end, bands=bands, floor=0.0),
         "changed": lines(
@@ -296,10 +308,11 @@ def _setup(recipe: Recipe, how: Method) -> list[tuple[str, str]]:
     if how.ends not in ("both", "neither"):
         rows.append(("end layers", f"of the first and last layer, only the {how.ends} is quantized"))
     loss = recipe.loss.name
+    before = f", after {recipe.twin_epochs} of the full-precision twin" if recipe.twin_epochs else ""
     rows += [
         ("loss", f"{loss}, smoothing {recipe.loss.label_smoothing:g}" if recipe.loss.label_smoothing else loss),
         ("optimizer", f"{optimizer.name}, learning rate {optimizer.lr:g}, {schedule.name} schedule"),
-        ("epochs", f"{recipe.epochs}"),
+        ("epochs", f"{recipe.epochs}" + before),
         ("seed", f"{recipe.seed}"),
     ]
     return rows
