@@ -8,7 +8,8 @@
  *
  * The includer defines VECTOR (a type of VECTOR_BYTES bytes with + - & | ^ ~ << on lanes of 16 bits, or a plain word
  * whose lanes never carry into each other), SHIFT (lanes to the right), MOST (the larger lanes, of less than 0x8000),
- * KEEP (does nothing but keep compilers from reordering additions), IN_ORDER (the same for stores) and NAME.
+ * KEEP (does nothing but keep compilers from reordering additions), IN_ORDER (the same for stores) and NAME; perhaps
+ * OPAQUE (does nothing but hide from compilers what a word holds), where two codes are best loaded at once.
  *
  * TERNARY values take a nibble: entries hold the sum of 1 + w*a over three taps, 0 to 6, so two of them fit. A byte
  * holds two pixels: one and that VECTOR_BYTES further on, or, where 2x2 pools follow, one and that below it ("paired"
@@ -214,9 +215,9 @@ static inline void NAME(fill_table)(const VECTOR a[3], const VECTOR b[3], const 
         }
 }
 
-static inline const uint8_t *NAME(entry)(const uint8_t *tables, int32_t triple, uint8_t code, size_t apart)
+static inline const uint8_t *NAME(entry)(const uint8_t *tables, int32_t triple, size_t code, size_t apart)
 {
-    return tables + (size_t)triple * ENTRIES * apart + (size_t)code * apart / 8;
+    return tables + (size_t)triple * ENTRIES * apart + code * apart / 8;
 }
 
 /* ---- after the sums ---- */
@@ -370,6 +371,23 @@ static void NAME(ternary_tables)(const uint8_t *pixels, const uint32_t *starts, 
     }
 }
 
+/* The entries of a triple and the next one, added. Two codes in one load leave more of them to the vectors; they stay
+ * one word, OPAQUE to compilers, which would take its second byte apart in a slower way. */
+static inline VECTOR NAME(look_up)(const uint8_t *tables, int32_t triple, const uint8_t *codes)
+{
+#ifdef OPAQUE
+    uint16_t word;
+    memcpy(&word, codes, sizeof word);
+    uint64_t both = word;
+    OPAQUE(both);
+    const size_t first = both & 0xff, second = both >> 8; /* of a processor with the low byte first */
+#else
+    const size_t first = codes[0], second = codes[1];
+#endif
+    return NAME(load)(NAME(entry)(tables, triple, first, VECTOR_BYTES)) +
+           NAME(load)(NAME(entry)(tables, triple + 1, second, VECTOR_BYTES));
+}
+
 /* Look up `count` triples for all outputs, whose codes lie `apart` bytes from one another. */
 static inline void NAME(ternary_block)(const uint8_t *codes, int32_t apart, const uint8_t *tables, int32_t outs,
                                        int32_t count, int fresh, uint8_t *sums)
@@ -379,8 +397,7 @@ static inline void NAME(ternary_block)(const uint8_t *codes, int32_t apart, cons
         VECTOR low = NAME(splat)(0), high = low;
 #pragma GCC unroll 16
         for (int32_t t = 0; t < count; t += 2) {
-            const VECTOR both = NAME(load)(NAME(entry)(tables, t, codes[t], VECTOR_BYTES)) +
-                                NAME(load)(NAME(entry)(tables, t + 1, codes[t + 1], VECTOR_BYTES));
+            const VECTOR both = NAME(look_up)(tables, t, codes + t);
             low += both & nibble;
             high += SHIFT(both, 4); /* each lane: high nibbles, and 16 times the odd low nibble */
             KEEP(low, high);
