@@ -125,6 +125,7 @@ def test_a_flag_needs_no_value() -> None:
         ("--algorithm Foo", "Foo; there are ABCNet, ANA, BinaryConnect, "),
         ("--algorithm lehr.algorithms.Foo", "has no attribute 'Foo'; there are ABCNet, ANA, BinaryConnect, "),
         ("--annealing.law Foo", "Foo; there are Constant, Cosine, "),  # other tests may have laws of their own
+        ("--annealing.law Foo", ", Linear, Power"),
     ],
 )
 def test_a_wrong_override_is_one_sentence_that_names_it(overrides: str, message: str) -> None:

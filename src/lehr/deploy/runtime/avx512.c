@@ -13,9 +13,7 @@ typedef uint16_t lanes __attribute__((vector_size(64)));
 /* gcc would otherwise reorder the additions of an unrolled loop and run out of registers: 1.3 times slower */
 #define KEEP(a, b) __asm__("" : "+v"(a), "+v"(b))
 #define IN_ORDER __asm__ volatile("" ::: "memory")
-#ifndef __clang__ /* whose code is faster with single loads */
 #define OPAQUE(x) __asm__("" : "+r"(x))
-#endif
 #define PREFETCH(x) __builtin_prefetch(x)
 #define NAME(x) avx512_##x
 #include "tables.h"
