@@ -284,6 +284,15 @@ def test_a_trained_network_keeps_its_weights(case: Case) -> None:
         assert kept == (case.shadows or weight.ndim == 1), name
 
 
+def test_what_started_from_a_trained_network_loads_into_a_new_one(case: Case) -> None:
+    started, loaded = network(), network()
+    case.algorithm.convert_(started, trained=True)
+    case.algorithm.convert_(loaded)
+    loaded.load_state_dict(started.state_dict())
+    images = torch.randint(0, 256, (16, 1, 8, 8), dtype=torch.uint8)
+    torch.testing.assert_close(loaded.eval()(images), started.eval()(images), rtol=0, atol=0)
+
+
 def test_every_method_is_in_the_contract() -> None:
     assert {type(method(name)) for name in methods()} <= {type(case.algorithm) for case in ALGORITHMS.values()}
 

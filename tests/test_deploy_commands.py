@@ -136,13 +136,15 @@ def test_predict_does_the_others_when_one_image_is_bad(
 ):
     (tmp_path / "broken.png").write_bytes(b"no image")
     Image.new("RGB", (40, 30)).save(tmp_path / "large.jpg")
-    words = [str(tmp_path / name) for name in ("broken.png", "large.jpg", "missing.png")]
+    (tmp_path / "empty").mkdir()
+    words = [str(tmp_path / name) for name in ("broken.png", "large.jpg", "missing.png", "empty")]
     assert cli.main(["predict", str(packed), *words, str(pictures / "1.png")]) == 1
     out, err = capsys.readouterr()
     assert "1.png" in out
     assert "broken.png is no image that can be read" in err
     assert "large.jpg has 40x30 pixels and this network takes 8x8" in err
     assert "there is no file" in err
+    assert "empty holds no image file (.bmp, .gif" in err
     assert cli.main(["predict", str(packed), words[1], "--resize", "true"]) == 0
 
 
@@ -172,4 +174,4 @@ def test_images_are_turned_upright_and_converted(tmp_path: Path):
         read_image(tmp_path / "a.png", (2, 8, 8))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ImageError, match="holds no image file"):
-        list(image_files([tmp_path / "empty"]))
+        read_image(next(image_files([tmp_path / "empty"])), (3, 8, 8))

@@ -20,15 +20,16 @@ from torch import Tensor, nn
 
 from crashes import Crash
 from lehr.algorithms import ANA, INQ, Algorithm, FullPrecision, GXNORNet
+from lehr.annealing import Linear
 from lehr.batchnorm import batchnorms_of
 from lehr.data import load
 from lehr.losses import TowardsFeatures, TowardsProbabilities, TowardsScores
 from lehr.models import MLP
 from lehr.training import engine
 from lehr.training.engine import _batchnorm_images, resume, train
-from lehr.training.errors import Interrupted, RunError, RunWarning
+from lehr.training.errors import Diverged, Interrupted, RunError, RunWarning
 from lehr.training.folder import RunFolder
-from lehr.training.recipe import Data, Distillation, Model, Optimizer, Pretraining, Recipe, Schedule
+from lehr.training.recipe import Annealing, Data, Distillation, Model, Optimizer, Pretraining, Recipe, Schedule
 from lehr.training.recipes import named
 from lehr.training.run import load_network
 from lehr.training.teacher import Features, Teacher
@@ -238,7 +239,7 @@ def test_a_teacher_of_other_images_is_refused(taught: tuple[RunFolder, dict[str,
         (lambda: Distillation(lr=0), "distillation.lr must be positive, or null for the recipe's own, got 0"),
         (
             lambda: dataclasses.replace(TAUGHT, epochs=9, schedule=Schedule("cosine", warmup=3)),
-            "warmup must end before the twin's 3 epochs do too",
+            "warmup must end before the twin's 3 epochs do too, got 3",
         ),
         (lambda: dataclasses.replace(TAUGHT, devices=2), "on several devices train the full-precision twin before"),
         (lambda: Pretraining(epochs=-1), "pretraining.epochs must be at least 0, got -1"),
@@ -256,7 +257,54 @@ def test_what_makes_no_sense_is_told(make: Any, message: str) -> None:
         make()
 
 
+def test_features_that_do_not_fit_are_told_before_the_twin_is_trained(tmp_path: Path) -> None:
+    groups = named("digits-group-net-groups").algorithm
+    recipe = dataclasses.replace(TAUGHT, algorithm=groups, distillation=Distillation(epochs=3, by="features"))
+    with pytest.raises(ValueError, match=r"the teacher's have \[32, 32, 10\] features, the student's"):
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("by", ["scores", "probabilities", "features"])
+def test_double_precision_learns_from_a_teacher(
+    by: Any, taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path
+) -> None:
+    given = Distillation(teacher=taught[0].twin, by=by)
+    results = train(dataclasses.replace(RECIPE, distillation=given, precision="64-true", epochs=1), tmp_path / "run")
+    assert results is not None
+    assert results["val/accuracy"] > 0.5
+
+
 # A twin to start from.
+
+
+@pytest.mark.parametrize("twin", [{"pretraining": Pretraining(epochs=1)}, {"distillation": Distillation(epochs=1)}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"schedule": Schedule("multi-step", milestones=("annealed", 2)), "algorithm": ANA()},
+        {"annealing": Annealing(duration=0.5, backward_law=Linear(final=0.5))},
+    ],
+)
+def test_a_twin_has_no_noise_to_anneal(twin: dict[str, Any], settings: dict[str, Any], tmp_path: Path) -> None:
+    short = Annealing(duration=0.5)
+    recipe = dataclasses.replace(RECIPE, epochs=2, **{"annealing": short, **settings, **twin})
+    results = train(recipe, tmp_path / "run")
+    assert results is not None
+    assert results["epochs"] == 2
+
+
+def test_a_twin_that_diverges_is_told_with_its_learning_rate(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(PRETRAINED, pretraining=Pretraining(epochs=1, lr=1e38), optimizer=Optimizer("sgd"))
+    with pytest.raises(Diverged, match=r"the full-precision twin, whose learning rate is pretraining\.lr: the loss"):
+        train(recipe, tmp_path / "run")
+
+
+def test_a_run_that_lies_where_the_twin_goes_is_not_taken_for_it(tmp_path: Path) -> None:
+    train(dataclasses.replace(RECIPE, epochs=1), tmp_path / "run" / "twin")
+    with pytest.raises(RunError, match="twin holds a run already"):
+        train(PRETRAINED, tmp_path / "run")
+    assert not RunFolder(tmp_path / "run").recipe.exists()
 
 
 def test_a_pretrained_run_is_its_twin_and_then_a_run_from_it(tmp_path: Path) -> None:
@@ -365,6 +413,13 @@ def test_weights_that_stay_at_levels_have_no_average(algorithm: Algorithm) -> No
         dataclasses.replace(RECIPE, algorithm=algorithm, averaging=0.9, batchnorm_batches=2)
 
 
+def test_batchnorm_is_never_estimated_from_one_image(tmp_path: Path) -> None:
+    splits = load("digits")
+    few = splits._replace(train=splits.train.take(torch.arange(257)))
+    batches = _batchnorm_images(dataclasses.replace(RECIPE, batchnorm_batches=9), few)
+    assert [len(batch) for batch in batches] == [256]
+
+
 def test_batchnorm_is_estimated_from_many_classes(tmp_path: Path) -> None:
     splits = load("digits")
     by_class = splits.train.take(torch.argsort(splits.train.labels, stable=True))
@@ -386,7 +441,7 @@ def test_a_network_that_has_seen_validation_images_is_told(
         warnings.simplefilter("error", RunWarning)
         train(recipe, tmp_path / "same")
     other = dataclasses.replace(recipe, seed=1)
-    with pytest.warns(RunWarning, match=r"its seed is 0, this run's 1\) and has seen some of this run's validation"):
+    with pytest.warns(RunWarning, match=r"are 0 and None, this run's 1 and None\) and has seen some of this"):
         train(other, tmp_path / "other")
     started = dataclasses.replace(RECIPE, start=taught[0].twin, seed=1, epochs=1)
     with pytest.warns(RunWarning, match="has seen some of this run's validation images"):

@@ -18,6 +18,7 @@ from lehr.algorithms import ANA, FullPrecision
 from lehr.annealing import Constant, Power
 from lehr.training.recipe import Annealing, Data, Model, Optimizer, Recipe, Schedule
 from lehr.training.recipes import RecipeError, bases, dump, keys, methods, named, names, read
+from lehr.training.run import Images, build
 from processes import ENVIRONMENT
 
 
@@ -37,6 +38,17 @@ def test_a_method_is_a_recipe_of_each_base_with_the_same_budget(base: str, metho
     assert (recipe.schedule, recipe.optimizer.name, recipe.seed) == (twin.schedule, twin.optimizer.name, 3)
     assert recipe.description
     assert not recipe.result or method in ("fp", "ana")
+
+
+@pytest.mark.parametrize("method", methods())
+def test_a_method_quantizes_the_convolutions_of_a_base(method: str) -> None:
+    recipe = named(f"fashion-mnist-{method}", ["--model.width", "0.05"])
+    model = build(recipe, Images((1, 28, 28), tuple("abcdefghij"), (0.3,), (0.4,)))
+    kernels = [parameter for parameter in model.parameters() if parameter.dim() == 4 and parameter.shape[1] > 1]
+    assert kernels
+    assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
+    scores = model.eval()(torch.randint(0, 256, (2, 1, 28, 28), dtype=torch.uint8))
+    assert scores.shape == (2, 10)
 
 
 def test_a_method_takes_the_rest_from_the_twin_it_is_like() -> None:
@@ -111,6 +123,7 @@ def test_a_flag_needs_no_value() -> None:
         ("--optimizer.momentum 1", "momentum must be in [0, 1), got 1.0"),
         ("--data.batch_size 0", "batch_size must be at least 2, got 0"),
         ("--data.padding -1", "padding must be at least 0, got -1"),
+        ("--data.cutout 8", "data.cutout is part of augmentation: it needs data.augment, got 8 without"),
         ("--model.width 0", "width must be positive, got 0.0"),
         ("--model.hidden [0]", "every hidden layer needs at least one feature, got (0,)"),
         ("--model.input_bits 1", "input_bits must be between 2 and 8, or null, got 1"),

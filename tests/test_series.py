@@ -76,6 +76,17 @@ def test_runs_of_another_recipe_are_refused(compared: tuple[Path, str]) -> None:
         plan(["inq"], "digits", seeds=1, folder=folder, overrides=[*TINY, "--algorithm.bits", "4"])
 
 
+def test_a_start_may_be_a_relative_path(
+    compared: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = compared
+    monkeypatch.chdir(folder)
+    start = ["--start", "fp-seed0", "--distillation.teacher", "fp-seed0"]
+    command = ["compare", "--methods", "ana", "--dataset", "digits", "--seeds", "1", "--out", str(tmp_path), *TINY]
+    assert main([*command, *start]) == 0
+    assert main([*command, *start]) == 0
+
+
 def test_a_stopped_comparison_goes_on_with_the_same_command_bit_for_bit(tmp_path: Path) -> None:
     keys = ("--epochs", 6, "--model.hidden", "[256,256]", "--algorithm.partition", "random")
     command = ("compare", "--methods", "inq", "--dataset", "digits", "--seeds", 2, "--out", tmp_path / "all", *keys)

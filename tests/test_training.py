@@ -301,6 +301,19 @@ def test_other_circumstances_are_told_when_resuming(tmp_path: Path) -> None:
         resume(run.path)
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_a_damaged_run_json_is_named(text: str, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    with pytest.raises(ZeroDivisionError):
+        train(RECIPE, run.path, callbacks=[Crash(1)])
+    run.info.write_text(text)
+    with pytest.raises(RunError, match=r"run\.json"):
+        load_network(run.path)
+    if text != "{}":
+        with pytest.raises(RunError, match=r"run\.json"):
+            resume(run.path)
+
+
 def test_a_folder_with_a_run_is_not_written_over(finished: tuple[RunFolder, dict[str, Any], Spy]) -> None:
     with pytest.raises(RunError, match="holds a run already"):
         train(RECIPE, finished[0].path)
@@ -410,6 +423,12 @@ def test_a_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
         ({"strategy": "luck"}, ValueError, "luck"),
         ({"start": Path("/nowhere")}, RunError, "/nowhere is not a run"),
         ({"algorithm": FullPrecision(), "schedule": Schedule("multi-step")}, ValueError, "nothing is annealed"),
+        (
+            {"data": Data("digits", augment=True, cutout=8)},
+            ValueError,
+            r"data\.cutout must be smaller than the images \(8x8\), got 8",
+        ),
+        ({"data": Data("imagenet", augment=True, cutout=8)}, ValueError, "data.cutout goes with images in memory, not"),
     ],
 )
 def test_what_cannot_be_trained_leaves_no_folder(

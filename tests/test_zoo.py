@@ -75,3 +75,8 @@ def test_bench_takes_a_name(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_name_that_is_not_there_is_told(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(list(words)) == 2
     assert "there is no digitz here, and no such network in the zoo, which has digits" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predict", "digitz.lehr", "x.png"]) == 2
+    assert "there is no file digitz.lehr: `lehr export RUN --to packed` writes one" in capsys.readouterr().err

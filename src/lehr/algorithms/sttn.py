@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,7 @@ class SumOfSigns(AbstractQuantizer):
         if trained:
             small = weight.abs() < (0.5 if self.scale is None else 0.5 * self.scale)
             second = torch.where(small, -weight, weight)
+            second[weight == 0] = -torch.finfo(weight.dtype).eps  # the sign of 0 is positive
         else:
             reach = 1 / math.sqrt(max(weight[0].numel(), 1)) if len(weight) else 0.0
             second = torch.empty_like(weight).uniform_(-reach, reach)
@@ -70,6 +72,23 @@ class SumOfSigns(AbstractQuantizer):
     def codes(self, x: Tensor) -> Tensor:
         """The index of each value's level: how many of its two signs are positive."""
         return level_codes(x, _SIGN) + level_codes(self.second, _SIGN)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Become what the state holds, with a scale or without."""
+        saved = state_dict.get(prefix + "scale")
+        self.scale = None if saved is None else torch.empty_like(saved, device=self.second.device)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
     def extra_repr(self) -> str:
         """The levels."""

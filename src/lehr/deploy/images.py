@@ -20,9 +20,7 @@ def image_files(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         if path.is_dir():
             found = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
-            if not found:
-                raise ImageError(f"{path} holds no image file ({', '.join(sorted(SUFFIXES))})")
-            yield from found
+            yield from found or [path]  # which reading refuses
         else:
             yield path
 
@@ -38,6 +36,8 @@ def read_image(path: Path, shape: tuple[int, int, int], *, resize: bool = False)
     try:
         with Image.open(path) as opened:
             image = _eight_bits(ImageOps.exif_transpose(opened)).convert("L" if channels == 1 else "RGB")
+    except IsADirectoryError:
+        raise ImageError(f"{path} holds no image file ({', '.join(sorted(SUFFIXES))})") from None
     except FileNotFoundError:
         raise ImageError(f"there is no file {path}") from None
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:

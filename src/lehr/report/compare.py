@@ -23,7 +23,7 @@ from lehr.algorithms import FullPrecision
 from lehr.report.charts import Chart, Series, lines
 from lehr.report.history import History, read_run
 from lehr.report.method import Method, method, network
-from lehr.report.numbers import duration, percent
+from lehr.report.numbers import duration, epoch_count, percent
 from lehr.report.page import render
 from lehr.summary import Summary, summarize
 from lehr.training.folder import RunError
@@ -92,11 +92,11 @@ class Group:
     @property
     def epochs(self) -> str:
         """How many epochs, those of a full-precision twin first, and of how many if unfinished."""
-        planned = _told_epochs(self.recipe.twin_epochs, self.recipe.epochs)
+        planned = epoch_count(self.recipe.twin_epochs, self.recipe.epochs)
         if self.finished:
             return planned
         done = sorted({(len(run.twin.epochs) if run.twin else 0, len(run.epochs)) for run in self.runs})
-        return f"{'/'.join(_told_epochs(*numbers) for numbers in done)} of {planned}"
+        return f"{'/'.join(epoch_count(*numbers) for numbers in done)} of {planned}"
 
     @functools.cached_property
     def cost(self) -> Summary | None:
@@ -319,10 +319,6 @@ def _charts(comparison: Comparison) -> list[Chart]:
         drawn("Training loss", "train/loss", share=False),
     ]
     return [chart for chart in charts if chart.legend]
-
-
-def _told_epochs(twin: int, own: int) -> str:
-    return f"{twin} + {own}" if twin else f"{own}"
 
 
 def _by_epoch(run: History, metric: str, epochs: Sequence[float]) -> list[float]:

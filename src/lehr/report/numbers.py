@@ -28,6 +28,15 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def epoch_count(twin: int, own: int) -> str:
+    """How many epochs, those of a full-precision twin first.
+
+    >>> epoch_count(0, 40), epoch_count(20, 28)
+    ('40', '20 + 28')
+    """
+    return f"{twin} + {own}" if twin else f"{own}"
+
+
 def size(count: float) -> str:
     """A number of bytes to three digits.
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lehr.report.history import History, read_run, share_table
 from lehr.report.method import method, network
-from lehr.report.numbers import level_name, percent
+from lehr.report.numbers import epoch_count, level_name, percent
 
 if TYPE_CHECKING:
     from lehr.report.compare import Comparison
@@ -46,8 +46,8 @@ def print_recipes(recipes: Mapping[str, Recipe]) -> None:
     """One line a recipe."""
     table = _table(None, ("recipe", "data", "network", "method", "epochs", "result"), left=4)
     for name, recipe in recipes.items():
-        row = (name, recipe.data.name, network(recipe), method(recipe).name, str(recipe.epochs), recipe.result or "")
-        _add(table, *row)
+        length = epoch_count(recipe.twin_epochs, recipe.epochs)
+        _add(table, name, recipe.data.name, network(recipe), method(recipe).name, length, recipe.result or "")
     _console().print(table)
 
 

@@ -10,7 +10,6 @@ With several processes each of them calls these; the first writes, and what the 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import platform
@@ -51,7 +50,7 @@ from lehr.training.recipes import dump, read
 from lehr.training.record import Record
 from lehr.training.run import Images, build, images_of, load_data, load_network
 from lehr.training.task import Task
-from lehr.training.teacher import Teacher
+from lehr.training.teacher import Teacher, check_features
 
 _BATCHNORM_BATCH = 256  # images
 
@@ -63,19 +62,28 @@ def train(
 ) -> Results | None:
     """Train from the beginning; `path` must not hold a run yet. Returns what results.json holds."""
     folder = RunFolder.unused(path) if is_main_process() else RunFolder(path)
-    recipe = _anchored(recipe)
+    recipe = recipe.anchored
     splits = splits or load_data(recipe)
     for other in (recipe.start, recipe.distillation.teacher):
         if other and is_main_process():
             _tell_other_split(recipe, other)
-    model = build(recipe, Images.of(splits.train), start=recipe.start)
-    circumstances = {**_circumstances(recipe), "images": Images.of(splits.train)._asdict()}
+    images = Images.of(splits.train)
+    if recipe.data.cutout >= min(images.shape[1:]):
+        size = "x".join(map(str, images.shape[1:]))
+        raise ValueError(f"data.cutout must be smaller than the images ({size}), got {recipe.data.cutout}")
+    model = build(recipe, images, start=recipe.start)
+    if recipe.twin_epochs:
+        if is_main_process():
+            RunFolder.unused(folder.twin)
+        if recipe.distillation.by == "features" and recipe.distillation.epochs:
+            check_features(build(recipe.twin, images), model)
+    circumstances = {**_circumstances(recipe), "images": images._asdict()}
     record = Record(folder, lambda: folder.create(dump(recipe), circumstances))
     if recipe.twin_epochs:
         # With the twin the run begins, and can be resumed.
         _train_twin(recipe, folder, splits, LambdaCallback(on_train_start=lambda *_: record.begin()))
     if recipe.pretraining.epochs:
-        model = build(recipe, Images.of(splits.train), start=folder.twin)
+        model = build(recipe, images, start=folder.twin)
     return _fit(recipe, record, model, splits, callbacks)
 
 
@@ -95,26 +103,13 @@ def resume(
     splits = splits or load_data(recipe)
     newest = folder.newest_checkpoint()
     if is_main_process():
-        _tell_differences(json.loads(folder.info.read_text()), _circumstances(recipe))
+        _tell_differences(folder.read_info(), _circumstances(recipe))
     if recipe.twin_epochs:
         _train_twin(recipe, folder, splits)
     start = folder.twin if recipe.pretraining.epochs else recipe.start
     model = build(recipe, Images.of(splits.train), start=None if newest else start)
     checkpoint = newest[0] if newest else None
     return _fit(recipe, Record(folder), model, splits, callbacks, checkpoint=checkpoint)
-
-
-def _anchored(recipe: Recipe) -> Recipe:
-    """With absolute paths, so that the run can be resumed from any working directory."""
-    root = recipe.data.root and recipe.data.root.expanduser().resolve()
-    start = recipe.start and recipe.start.expanduser().resolve()
-    teacher = recipe.distillation.teacher and recipe.distillation.teacher.expanduser().resolve()
-    return dataclasses.replace(
-        recipe,
-        data=dataclasses.replace(recipe.data, root=root),
-        start=start,
-        distillation=dataclasses.replace(recipe.distillation, teacher=teacher),
-    )
 
 
 def is_main_process() -> bool:
@@ -189,7 +184,7 @@ def _batchnorm_images(recipe: Recipe, splits: Splits | StreamedSplits) -> Sequen
     if recipe.data.augment and isinstance(splits, Splits):
         augment = CropFlip(recipe.data.padding, recipe.data.flip, recipe.data.cutout)
         images = augment(images, torch.Generator().manual_seed(recipe.seed))
-    return images.split(_BATCHNORM_BATCH)
+    return [batch for batch in images.split(_BATCHNORM_BATCH) if len(batch) > 1]  # BatchNorm needs two images
 
 
 def _train_twin(recipe: Recipe, folder: RunFolder, splits: Splits | StreamedSplits, *callbacks: L.Callback) -> None:
@@ -201,6 +196,9 @@ def _train_twin(recipe: Recipe, folder: RunFolder, splits: Splits | StreamedSpli
             train(recipe.twin, folder.twin, splits=splits, callbacks=callbacks)
     except Interrupted as stop:
         raise Interrupted.training(stop.signum, folder.path) from stop
+    except Diverged as error:
+        key = "pretraining.lr" if recipe.pretraining.epochs else "distillation.lr"
+        raise Diverged(f"the full-precision twin, whose learning rate is {key}: {error}") from error
 
 
 def _teacher(recipe: Recipe, student: nn.Module, folder: RunFolder, splits: Splits | StreamedSplits) -> Teacher | None:
@@ -316,7 +314,8 @@ def _tell_other_split(recipe: Recipe, other: Path) -> None:
     held_out, theirs_held_out = ((r.seed, r.data.validation) for r in (recipe, theirs))
     if recipe.data.name == theirs.data.name and held_out != theirs_held_out:
         warnings.warn(
-            f"{other} held other images out (its seed is {theirs.seed}, this run's {recipe.seed}) and has seen some of "
+            f"{other} held other images out (its seed and data.validation are {theirs.seed} and "
+            f"{theirs.data.validation}, this run's {recipe.seed} and {recipe.data.validation}) and has seen some of "
             f"this run's validation images, which will look better than they are; test data is not touched",
             RunWarning,
             stacklevel=3,

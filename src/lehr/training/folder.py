@@ -104,6 +104,16 @@ class RunFolder:
         except (UnicodeDecodeError, csv.Error) as error:
             raise RunError(f"{self.metrics} is damaged: {error}") from error
 
+    def read_info(self) -> dict[str, Any]:
+        """What run.json holds: when and with what the run was begun, on which images."""
+        try:
+            info = json.loads(self.info.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.info} cannot be read: {error}") from error
+        if not isinstance(info, dict):
+            raise RunError(f"{self.info} is damaged: it holds no table")
+        return info
+
     def read_results(self) -> dict[str, Any] | None:
         """What results.json holds, None before the run is finished."""
         if not self.results.exists():

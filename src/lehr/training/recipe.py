@@ -57,6 +57,8 @@ class Data:
     def __post_init__(self) -> None:
         _at_least(2, batch_size=self.batch_size)  # BatchNorm needs two images
         _at_least(0, padding=self.padding, cutout=self.cutout)
+        if self.cutout and not self.augment:
+            raise ValueError(f"data.cutout is part of augmentation: it needs data.augment, got {self.cutout} without")
         if self.validation is not None:
             _at_least(1, validation=self.validation)
         if self.size is not None:
@@ -347,12 +349,27 @@ class Recipe:
         if self.pretraining.epochs and self.start is not None:
             raise ValueError(f"a run starts from another ({self.start}) or from its pretrained twin, not from both")
         if 0 < self.twin_epochs <= self.schedule.warmup:
-            raise ValueError(f"warmup must end before the twin's {self.twin_epochs} epochs do too")
+            raise ValueError(
+                f"warmup must end before the twin's {self.twin_epochs} epochs do too, got {self.schedule.warmup:g}"
+            )
         if self.twin_epochs and self.devices * self.num_nodes > 1:
             raise ValueError(
                 "on several devices train the full-precision twin before, and give it by --from or as "
                 "distillation.teacher"
             )
+
+    @property
+    def anchored(self) -> Recipe:
+        """With absolute paths, so that a run can be resumed from any working directory."""
+        root, start, teacher = (
+            path and path.expanduser().resolve() for path in (self.data.root, self.start, self.distillation.teacher)
+        )
+        return replace(
+            self,
+            data=replace(self.data, root=root),
+            start=start,
+            distillation=replace(self.distillation, teacher=teacher),
+        )
 
     @property
     def twin_epochs(self) -> int:
@@ -363,12 +380,15 @@ class Recipe:
     def twin(self) -> Recipe:
         """The same network in full precision, as it is trained first."""
         lr = (self.pretraining if self.pretraining.epochs else self.distillation).lr
+        milestones = tuple(milestone for milestone in self.schedule.milestones if milestone != "annealed")
         return replace(
             self,
             description="",
             result="",
             algorithm=FullPrecision(),
+            annealing=Annealing(),
             epochs=self.twin_epochs,
+            schedule=replace(self.schedule, milestones=milestones),
             optimizer=replace(self.optimizer, lr=lr or self.optimizer.lr, norm_lr=None),
             pretraining=Pretraining(),
             distillation=Distillation(),

@@ -8,7 +8,6 @@ results = evaluate(path)                      # loss and accuracy on validation 
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +44,8 @@ def load_data(recipe: Recipe) -> Splits | StreamedSplits:
     """The recipe's images, split by its seed."""
     name, root, settings = recipe.data.name, recipe.data.root, recipe.data
     if name in data.STREAMED:
+        if settings.cutout:
+            raise ValueError(f"data.cutout goes with images in memory, not with {name}: leave it at 0")
         return data.load_streamed(name, root, size=settings.size, seed=recipe.seed, validation=settings.validation)
     if settings.size is not None:
         raise ValueError(f"the images of {name} have their size: data.size goes with {', '.join(data.STREAMED)}")
@@ -71,7 +72,9 @@ def build(recipe: Recipe, images: Images, *, start: Path | None = None) -> nn.Mo
     else:
         recipe.algorithm.convert_(model, trained=start is not None)
     if recipe.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        for tensor in itertools.chain(model.parameters(), model.buffers()):
+            if tensor.dim() == 4:  # Module.to would take those of 5 dimensions too, and fail
+                tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     return model
 
 
@@ -140,9 +143,9 @@ def images_of(path: Path) -> Images:
     """What images a run's network is for."""
     folder = RunFolder.open(path)
     try:
-        info = json.loads(folder.info.read_text())["images"]
+        info = folder.read_info()["images"]
         return Images(*(tuple(info[field]) for field in Images._fields))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise RunError(f"{folder.info} does not tell what images the network is for ({error})") from error
 
 

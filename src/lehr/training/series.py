@@ -105,6 +105,7 @@ def _check_same(path: Path, there: Recipe, wanted: Recipe) -> None:
 
 def _experiment(recipe: Recipe) -> Recipe:
     """Without what makes no other experiment of it."""
+    recipe = recipe.anchored
     return dataclasses.replace(recipe, description="", result="", data=dataclasses.replace(recipe.data, root=None))
 
 

@@ -22,12 +22,7 @@ class Teacher:
         self._distance = distillation.build()
         self._features = None
         if distillation.by == "features":
-            widths = [[norm.num_features for norm in batchnorms_of(model).values()] for model in (network, student)]
-            if widths[0] != widths[1] or not widths[0]:
-                raise ValueError(
-                    "a teacher by features needs the student's BatchNorm layers: "
-                    f"the teacher's have {widths[0]} features, the student's {widths[1]}"
-                )
+            check_features(network, student)
             self._features = Features(network), Features(student)
 
     def to(self, device: torch.device) -> None:
@@ -45,7 +40,17 @@ class Teacher:
         with torch.no_grad(), self._features[0].noted() if self._features else contextlib.nullcontext(()) as shown:
             taught = self.network(images)
         distance = self._distance(seen, shown) if self._features else self._distance(scores, taught.to(scores.dtype))
-        return torch.lerp(loss, distance, self._share)
+        return torch.lerp(loss, distance.to(loss.dtype), self._share)
+
+
+def check_features(network: nn.Module, student: nn.Module) -> None:
+    """Whether `network` can teach `student` by features; ValueError if not."""
+    widths = [[norm.num_features for norm in batchnorms_of(model).values()] for model in (network, student)]
+    if widths[0] != widths[1] or not widths[0]:
+        raise ValueError(
+            "a teacher by features needs the student's BatchNorm layers: "
+            f"the teacher's have {widths[0]} features, the student's {widths[1]}"
+        )
 
 
 class Features:

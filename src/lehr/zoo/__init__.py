@@ -49,9 +49,13 @@ def file_of(name: str | Path) -> Path:
     path = Path(name)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: of a run, `lehr export {path} --to packed` writes {path / 'model.lehr'}")
-    if path.suffix or path.exists():
+    if path.exists():
         return path
     known = networks()
+    if path.suffix:
+        raise ValueError(
+            f"there is no file {path}: `lehr export RUN --to packed` writes one, and the zoo has {', '.join(known)}"
+        )
     if str(name) not in known:
         raise ValueError(f"there is no {name} here, and no such network in the zoo, which has {', '.join(known)}")
     return known[str(name)].path
