@@ -194,6 +194,40 @@ class OneDimension(nn.Module):
         return self.layers(x.float() * 0.25 - 3)
 
 
+class OtherDimensions(nn.Module):
+    """Pools of two dimensions over time, and of one where rows were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.step = lehr.Conv1d(2, 6, 5, 2, quantizer=hard()), nn.BatchNorm1d(6), hard()
+        self.plane, self.line = nn.AvgPool2d(3, 1, 1), nn.MaxPool1d(2)
+        self.last = linear(6 * 14, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.step(self.norm(self.first(x.float() * 0.25 - 3)))
+        x = self.plane(x.view(x.size(0), 6, 1, x.size(2)))
+        return self.last(self.line(x.squeeze(2)).flatten(1))
+
+
+class FloatShortcuts(nn.Module):
+    """Integers that two layers with float weights read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input = Input(2)
+        self.stem, self.stem_norm, self.stem_step = conv(2, 8), nn.BatchNorm2d(8), hard()
+        self.one, self.one_norm, self.one_step = nn.Conv2d(8, 12, 3, padding=1), nn.BatchNorm2d(12), hard()
+        self.two, self.short = nn.Conv2d(12, 12, 3, padding=1), nn.Conv2d(8, 12, 1)
+        self.norm, self.step = nn.BatchNorm2d(12), hard()
+        self.head, self.other = nn.Linear(12 * 63, 10), nn.Linear(12 * 63, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem_step(self.stem_norm(self.stem(self.input(x))))
+        x = self.two(self.one_step(self.one_norm(self.one(x)))) + self.short(x)
+        x = self.step(self.norm(x)).flatten(1)
+        return self.head(x) + self.other(x)
+
+
 def converted() -> nn.Module:
     """What `quantize_` makes of a plain network: scales that are no powers of two."""
     model = nn.Sequential(
@@ -220,11 +254,13 @@ EXACT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "channel scales": (channel_scales, (2, 9, 7)),
     "residual": (Residual, (2, 9, 7)),
     "one dimension": (OneDimension, (2, 60)),
+    "other dimensions": (OtherDimensions, (2, 60)),
 }
 ROUNDED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "converted": (converted, (3, 9, 7)),
     "paper's vgg": (paper_vgg, (3, 8, 8)),
     "float branches": (FloatBranches, (3, 9, 7)),
+    "float shortcuts": (FloatShortcuts, (2, 9, 7)),
 }
 NETWORKS = EXACT | ROUNDED
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
 import lehr
 from lehr import cli
@@ -14,7 +16,7 @@ from lehr.data import load
 from lehr.deploy.engine import find_compiler
 from lehr.deploy.images import ImageError, image_files, read_image
 from lehr.deploy.integer_net import Affine, IntegerNet
-from lehr.deploy.verify import verify
+from lehr.deploy.verify import Check, verify
 from lehr.training.run import load_network
 
 
@@ -85,6 +87,25 @@ def test_verify_finds_a_network_that_differs(run: Path):
     check = next(verify(model, wrong, images))
     assert not check.passed
     assert check.classes > 25
+
+
+def test_verify_compares_the_values_of_one_output_and_the_shapes_of_pixels():
+    torch.manual_seed(0)
+    images = torch.randint(0, 256, (33, 2, 8, 8), dtype=torch.uint8)
+    hard = lehr.Quantizer(forward=lehr.Dirac())
+    for outputs in (1, 5):
+        layer = lehr.Conv2d(2, outputs, 8, quantizer=hard)
+        model = nn.Sequential(lehr.models.Input((0.5, 0.5), (0.25, 0.25), bits=8), layer).eval()
+        net = lehr.freeze(model, images)
+        assert all(check.passed for check in verify(model, net, images))
+        with torch.no_grad():
+            layer.weight.neg_()
+        assert not next(verify(model, net, images)).passed
+
+
+def test_verify_asks_integer_backends_for_the_same_bits():
+    assert not Check("C", "the reference run", 9, classes=0, logits=1e-6, exact=True).passed
+    assert Check("C", "the reference run", 9, classes=0, logits=1e-6).passed
 
 
 @pytest.mark.filterwarnings("ignore:after 1 epochs")

@@ -296,7 +296,8 @@ REFUSED = {
     "transposed": (Calls(nn.ConvTranspose2d(4, 4, 3)), "call .ConvTranspose2d."),
     "padding": (nn.Sequential(Input(2), conv(2, 4, padding_mode="circular")), "1 .Conv2d.*'circular'.*padding_mode"),
     "nested": (nn.Sequential(nn.Sequential(Calls(torch.tanh))), "^0.0.tanh: nothing"),
-    "nan": (nn.Sequential(Input(2), nan_weight()), r"1 .Conv2d.: its weight nan is at none of its levels"),
+    "nan": (nn.Sequential(Input(2), nan_weight()), r"^1: its weight holds NaN"),
+    "floor": (Calls(lambda x: torch.div(x, 2, rounding_mode="floor")), "^div: .*nothing in an integer network"),
     "subclass": (nn.Sequential(Input(2), OwnForward(2, 4, 3, quantizer=hard())), "1 .OwnForward.*forward of its own"),
     "wide linear": (nn.Sequential(Input(2), linear(8, 4)), "1 .Linear.*4 dimensions; flatten it first"),
     "levels": (nn.Sequential(Input(2), conv(2, 4), hard(lehr.MultiStep((0, 1), (0, 0.001, 100)))), "no common unit"),
@@ -312,6 +313,64 @@ def test_what_cannot_be_converted_is_named_with_why_and_what_to_do(case):
     model, message = REFUSED[case]
     with pytest.raises(FreezeError, match=message):
         freeze(model.eval(), IMAGES)
+
+
+def test_a_statistic_that_is_no_number_is_named():
+    model = nn.Sequential(Input(2), conv(2, 4), nn.BatchNorm2d(4)).eval()
+    model[2].get_buffer("running_var")[1] = torch.nan
+    with pytest.raises(FreezeError, match="^2: its running_var holds NaN"):
+        freeze(model, IMAGES)
+
+
+@pytest.mark.parametrize("size", [(16, 16), (8, 8), (2, 1), (28, 30)])
+@pytest.mark.parametrize(
+    "front",
+    [
+        lambda x: (x - x.mean((1, 2, 3), keepdim=True)) / (1 + x.std((1, 2, 3), keepdim=True)),
+        lambda x: x - x.amin((2, 3), keepdim=True),
+        lambda x: x - x.mean(1, keepdim=True),
+        lambda x: x.flip(1),
+        lambda x: x.flip(0),
+        lambda x: x - x.mean(),
+    ],
+)
+def test_what_looks_at_more_than_a_pixel_before_the_first_layer_is_refused(front, size):
+    class Front(nn.Module):
+        def forward(self, x):
+            return front(x.float())
+
+    model = nn.Sequential(Front(), conv(3, 4)).eval()
+    with pytest.raises(FreezeError, match="each pixel alone|averages over|joins values"):
+        freeze(model, torch.zeros(2, 3, *size, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [(conv(2, 4), (2, 8, 8)), (nn.Sequential(Input(2), conv(2, 4)), (3, 8, 8)), (linear(4, 2), (9,))],
+)
+def test_a_model_that_does_not_run_on_the_example_is_told_so(model, shape):
+    with pytest.raises(FreezeError, match=r"does not run on example_input, uint8 of shape .*lehr\.models\.Input"):
+        freeze(nn.Sequential(model).eval(), torch.zeros(1, *shape, dtype=torch.uint8))
+
+
+def test_what_only_its_shape_is_read_of_is_left_out():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.input, self.layer, self.other = Input(2), conv(2, 4), conv(2, 6)
+
+        def forward(self, x):
+            x = self.input(x)
+            return self.layer(x).reshape(self.other(x).size(0), -1)
+
+    net = freeze(Model().eval(), IMAGES)
+    assert "other" not in net.values
+
+
+def test_dimensions_may_be_called_axes():
+    model = Calls(lambda x: x.mean(axis=(2, 3))).eval()
+    net = freeze(model, IMAGES)
+    torch.testing.assert_close(net.run(IMAGES), model(IMAGES).detach())
 
 
 def test_channel_scales_before_a_dense_layer_run_in_float_with_a_warning():

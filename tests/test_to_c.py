@@ -179,3 +179,9 @@ def test_float_layers_and_awkward_names(tmp_path):
     image = np.full((1, 1, 6, 6), 9, np.uint8)
     done = subprocess.run([str(tmp_path / "classify")], input=image.tobytes(), capture_output=True, check=True)
     assert done.stdout.decode().startswith(net.classes[int(net.predict(image)[0])] + ":")
+
+
+def test_a_test_vector_needs_an_image(tmp_path):
+    with pytest.raises(ValueError, match="the test vector needs at least one, got none"):
+        to_c(make_net(), tmp_path / "c", images=np.zeros((0, 1, 8, 8), np.uint8))
+    assert not (tmp_path / "c").exists()

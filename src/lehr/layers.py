@@ -189,7 +189,8 @@ class Quantizer(AbstractQuantizer):
             saved = state_dict.get(prefix + name)
             if saved is not None and (buffer is None or buffer.shape != saved.shape):
                 like = self.forward_std
-                self._buffers[name] = torch.empty_like(saved, device=like.device, dtype=like.dtype)
+                dtype = saved.dtype if name == "scale" else like.dtype
+                self._buffers[name] = torch.empty_like(saved, device=like.device, dtype=dtype)
             elif saved is None and buffer is not None and not quantized:
                 state_dict[prefix + name] = buffer
             elif saved is None and name in _OPTIONAL:  # a plain mean of 0 or scale of 1 is not saved

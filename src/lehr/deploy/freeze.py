@@ -125,6 +125,10 @@ def freeze(model: nn.Module, example_input: Tensor, *, classes: Sequence[str] = 
 def _check_ready(model: nn.Module) -> None:
     for path, module in model.named_modules():
         path = path or type(module).__name__
+        if isinstance(module, (*LAYERS, *BATCH_NORMS)):
+            for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+                if bool(tensor.isnan().any()):
+                    raise FreezeError(f"{path}: its {name} holds NaN: train with a smaller learning rate")
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             if module.training:
                 raise FreezeError(
@@ -192,7 +196,17 @@ class _Walk:
                     kind = type(result).__name__
                     raise self.graph.error(node, f"it gives a {kind}, no tensor", "use layers that give tensors")
                 self.traced[node] = self._convert(node)
-        return IntegerNet(shape3(self.example.shape), tuple(self.operations), classes)
+        return IntegerNet(shape3(self.example.shape), tuple(self._read()), classes)
+
+    def _read(self) -> list[Operation]:
+        """The operations without those of which only a shape was read."""
+        read: set[str] = {self.operations[-1].name}
+        kept = []
+        for operation in reversed(self.operations):
+            if operation.name in read:
+                read.update(operation.sources)
+                kept.append(operation)
+        return kept[::-1]
 
     def _convert(self, node: fx.Node) -> _Traced | _Pixels:
         """What one node of the graph becomes."""
@@ -247,6 +261,7 @@ class _Walk:
             return Function(call, clip=(ends[0, 0].item(), ends[1, 0].item()))
         once = node.args.count(source) == 1
         divides = node.target in DIVISION_CALLS and once and node.args[0] is source
+        divides &= node.kwargs.get("rounding_mode") is None
         if divides or node.target in ADD_CALLS or (node.target in AFFINE_CALLS and once):
             zero, one = call(torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, channels)).double()
             return Function(call, (one - zero, zero))
@@ -380,7 +395,8 @@ class _Walk:
     def _average_pool(self, node: fx.Node, module: nn.Module | None, x: _Traced) -> _Traced:
         value = self.values[x.name]
         if module is None:
-            axes: Any = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else ())
+            given = (*node.args[1:2], *(node.kwargs[name] for name in ("dim", "axis") if name in node.kwargs))
+            axes: Any = given[0] if given else ()
             axes = (axes,) if isinstance(axes, int) else tuple(axes)
             if sorted(axis % x.rank for axis in axes) != list(range(2, x.rank)):
                 raise self.graph.error(node, f"it averages over dimensions {axes}", "average over rows and columns")
@@ -405,7 +421,7 @@ class _Walk:
         if isinstance(module, nn.MaxPool1d | nn.MaxPool2d | nn.AvgPool1d | nn.AvgPool2d):
             if isinstance(module, nn.MaxPool1d | nn.MaxPool2d) and pair(module.dilation, 1, 2) != (1, 1):
                 raise self.graph.error(node, f"its dilation is {module.dilation}", "use a dilation of 1")
-            space = self.example.ndim - 2
+            space = 1 if isinstance(module, nn.MaxPool1d | nn.AvgPool1d) else 2
             stride = module.stride or module.kernel_size
             return pair(module.kernel_size, 1, space), pair(stride, 1, space), pair(module.padding, 0, space)
         before, after = value.shape[1:], shape3(self.graph.shape(node))[1:]

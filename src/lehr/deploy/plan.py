@@ -26,6 +26,7 @@ from lehr.deploy.integer_net import (
     Linear,
     MaxPool,
     Operation,
+    Shape,
     SumPool,
     Table,
     Threshold,
@@ -230,6 +231,7 @@ def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
     names: dict[str, str] = {}  # Flatten: another name for the same value
     inputs: list[tuple[str, ...]] = []
     fused: set[str] = set()
+    casts: dict[tuple[str, Shape], str] = {}  # integers that several layers read as floats
     image = Value(net.input_shape, "integer", 0, 255)
     for operation in net.operations:
         if operation.name in fused:
@@ -242,10 +244,13 @@ def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
         layer = _layer(operation, values, net.values[operation.name], matrix=matrix)
         if isinstance(operation, (Conv, Linear)):
             if layer.weights is not None and layer.weights.dtype == np.float32 and values[0].kind == "integer":
-                cast = _cast(sources[0], values[0])
-                layers.append(cast)
-                inputs.append(sources)
-                sources = (cast.name,)
+                key = sources[0], values[0].shape
+                if key not in casts:
+                    cast = _cast(f"{sources[0]} as float for {layer.name}", sources[0], values[0])
+                    casts[key] = cast.name
+                    layers.append(cast)
+                    inputs.append(sources)
+                sources = (casts[key],)
                 layer = replace(layer, source_type=TYPES.index("FLOAT"))
             for absorb in (_absorb_pool, _absorb_threshold):
                 follower = only_reader.get(layer.name)
@@ -255,6 +260,8 @@ def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
                     layer = grown
         layers.append(layer)
         inputs.append(sources)
+    if len({layer.name for layer in layers}) < len(layers):
+        raise ValueError("two values of the plan have one name: name operations otherwise")
     layers = _interleaved(layers, inputs, {names.get(name, name) for name in kept}, set(names.values()))
     places, value_bytes = _places(layers, inputs, {names.get(name, name) for name in kept})
     layers = [_placed(layer, sources, places) for layer, sources in zip(layers, inputs, strict=True)]
@@ -385,10 +392,10 @@ def _steps(operation: Threshold) -> dict[str, object]:
     }
 
 
-def _cast(source: str, value: Value) -> Layer:
-    """Integers as floats, for a layer with float weights."""
+def _cast(name: str, source: str, value: Value) -> Layer:
+    """Integers as floats, for layers with float weights."""
     ones = np.ones(value.shape[0])
-    return _layer(Affine(f"{source} as float", source, ones, 0 * ones), [value], Value(value.shape, "float"))
+    return _layer(Affine(name, source, ones, 0 * ones), [value], Value(value.shape, "float"))
 
 
 def _is_ternary(weight: Weights | np.ndarray) -> bool:

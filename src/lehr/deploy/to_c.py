@@ -47,6 +47,8 @@ def to_c(net: IntegerNet, directory: str | Path, *, images: np.ndarray | torch.T
         images = np.random.default_rng(0).integers(0, 256, (4, *net.input_shape), dtype=np.uint8)
     check_images(images, net.input_shape)
     images = np.asarray(images)
+    if not len(images):
+        raise ValueError("images: the test vector needs at least one, got none")
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     planned = plan(net)

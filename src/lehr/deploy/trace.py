@@ -76,7 +76,15 @@ class Graph:
         self.model = model
         self.modules = dict(model.named_modules())
         try:
-            graph = _Tracer(_fronts(model, example)).trace(model)
+            fronts = _fronts(model, example)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise FreezeError(
+                f"{type(model).__name__} does not run on example_input, uint8 of shape {tuple(example.shape[1:])} an "
+                f"image: {error}; give it pixels of the shape it takes, and let it begin with what makes its input of "
+                "them, as in nn.Sequential(lehr.models.Input(...), model)"
+            ) from error
+        try:
+            graph = _Tracer(fronts).trace(model)
         except (TraceError, RuntimeError, TypeError) as error:
             raise FreezeError(
                 f"{type(model).__name__} cannot be traced: {error}; its forward must not depend on values it computes, "
@@ -192,21 +200,28 @@ def _fronts(model: nn.Module, example: Tensor) -> set[nn.Module]:
 
 
 def table(function: Callable[[Tensor], Tensor], shape: torch.Size) -> Tensor | None:
-    """What becomes of each pixel value, (channel, 256); None if that depends on more than the value and the channel."""
-    count = math.prod(shape[2:])
-    images = -(-256 // count)
-    pixels = torch.arange(images * count) % 256
+    """What becomes of each pixel value, (channel, 256); None if that depends on more than the value and the channel.
+
+    It is looked at in three batches: with other values at other places, other values in other channels, and, in the
+    third, other values altogether, so that statistics of an image differ.
+    """
+    channels, count = shape[1], math.prod(shape[2:])
+    images = max(-(-256 // count), 2)
+    every = torch.arange(images * count) % 256
+    generator = torch.Generator().manual_seed(0)
     found = None
-    for order in (torch.arange(len(pixels)), torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))):
-        placed = pixels[order].to(torch.uint8).reshape(images, 1, *shape[2:]).expand(images, *shape[1:])
-        result = function(placed.contiguous())
+    for fewer in (False, False, True):
+        pixels = torch.stack([every[torch.randperm(len(every), generator=generator)] for _ in range(channels)])
+        if fewer:
+            pixels = 64 + pixels // (2 + torch.arange(channels)[:, None] % 2)
+        placed = pixels.reshape(channels, images, *shape[2:]).transpose(0, 1).to(torch.uint8).contiguous()
+        result = function(placed)
         if not isinstance(result, Tensor) or result.shape != placed.shape:
             return None
-        columns = result.float().transpose(0, 1).reshape(shape[1], -1)
+        columns = result.float().transpose(0, 1).reshape(channels, -1)
         if found is None:
-            found = columns.new_zeros(shape[1], 256)
-            found[:, pixels[order]] = columns
-        if not torch.equal(found[:, pixels[order]], columns):
+            found = columns.new_zeros(channels, 256).scatter_(1, pixels, columns)
+        if not torch.equal(found.gather(1, pixels), columns):
             return None
     return found
 
