@@ -206,6 +206,11 @@ class TestState:
         plain.load_state_dict(self.model().state_dict(), strict=True)
         assert plain[0].quantizer.scale.shape == (4, 1)
         assert plain[1].forward_mean.item() == pytest.approx(0.1)
+        double = self.model().double()
+        double[0].quantizer.scale += 1e-12
+        other = nn.Sequential(lehr.Linear(6, 4), Quantizer(), lehr.Linear(4, 2)).double()
+        other.load_state_dict(double.state_dict())
+        assert torch.equal(other[0].quantizer.scale, double[0].quantizer.scale)
         scaled = self.model()
         scaled.load_state_dict(nn.Sequential(lehr.Linear(6, 4), Quantizer(), lehr.Linear(4, 2)).state_dict())
         assert scaled[0].quantizer.scale is None
