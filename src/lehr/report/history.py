@@ -6,7 +6,6 @@ history.metrics["val/accuracy"]      # one number an epoch; NaN where none was w
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 
 from lehr.annealing import Window
 from lehr.report.numbers import level_name, percent
-from lehr.training.folder import RunError, RunFolder
+from lehr.training.folder import RunError, RunFolder, read_json
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import read
 
@@ -106,14 +105,14 @@ class History:
 def read_run(path: Path) -> History:
     """Read a run folder; only its recipe must be there."""
     folder = RunFolder.open(path)
-    results = _json(folder.results)
+    info, results = (read_json(file) if file.exists() else {} for file in (folder.info, folder.results))
     for name, value in results.items():
         if not isinstance(value, int | float):
             raise RunError(f"{folder.results}: {name} should be a number, got {value!r}")
     recipe = read(folder.recipe)
     there = recipe.twin_epochs and RunFolder(folder.twin).recipe.exists()
     twin = read_run(folder.twin) if there else None
-    return History(path, recipe, _json(folder.info), results, _columns(folder), twin)
+    return History(path, recipe, info, results, _columns(folder), twin)
 
 
 def share_table(history: History) -> tuple[list[str], list[tuple[str, list[str]]]]:
@@ -131,16 +130,6 @@ def _by_layer(columns: Mapping[str, T]) -> dict[str, dict[float, T]]:
         path, level = name.rsplit("/", 1)
         layers.setdefault(path, {})[float(level)] = values
     return {path: dict(sorted(levels.items())) for path, levels in layers.items()}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text()) if path.exists() else {}
-    except ValueError as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise RunError(f"{path} should hold an object of names and values, got {type(content).__name__}")
-    return content
 
 
 def _columns(folder: RunFolder) -> dict[str, list[float]]:

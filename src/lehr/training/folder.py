@@ -106,13 +106,7 @@ class RunFolder:
 
     def read_info(self) -> dict[str, Any]:
         """What run.json holds: when and with what the run was begun, on which images."""
-        try:
-            info = json.loads(self.info.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RunError(f"{self.info} cannot be read: {error}") from error
-        if not isinstance(info, dict):
-            raise RunError(f"{self.info} is damaged: it holds no table")
-        return info
+        return read_json(self.info)
 
     def read_results(self) -> dict[str, Any] | None:
         """What results.json holds, None before the run is finished."""
@@ -183,6 +177,17 @@ def write_text(path: Path, text: str) -> None:
     """Replace a text file, whole or not at all."""
     with replacing(path) as part:
         part.write_text(text)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The names and values of a JSON file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{path} should hold an object of names and values, got {type(content).__name__}")
+    return content
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
