@@ -22,7 +22,7 @@ from lehr.algorithms import ANA, Algorithm, FullPrecision
 from lehr.annealing import AnnealingWarning, Constant, Linear, Power, Window, hierarchical
 from lehr.data import Batches, Splits, load
 from lehr.models import MLP
-from lehr.training import machine
+from lehr.training import machine, progress
 from lehr.training.annealing import NoiseAnnealing
 from lehr.training.engine import resume, train
 from lehr.training.errors import Diverged, RunError, RunWarning
@@ -119,6 +119,26 @@ def test_windows_of_the_straight_through_estimator_narrow_where_a_backward_law_s
     for layer in range(3):
         assert [stds[layer][0] for stds in spy.trained] == [0.0] * 57
         assert [stds[layer][1] for stds in spy.trained] == pytest.approx([0.4] * 19 + [0.25] * 19 + [0.1] * 19)
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_a_log_gets_a_line_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seconds: float
+) -> None:
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", seconds)
+    train(dataclasses.replace(RECIPE, epochs=2, annealing=Annealing(duration=0)), tmp_path / "run")
+    lines = capsys.readouterr().err.splitlines()
+    if seconds:
+        assert lines == []  # the run was shorter
+        return
+    steps = len(lines) // 2
+    assert steps == 19
+    number = r"\d+\.\d+"
+    first = rf"{re.escape(str(tmp_path / 'run'))}: epoch 1/2  3%  0:00:0\d left 0:0\d:\d\d  loss {number}"
+    assert re.fullmatch(first, lines[0])
+    reached = [f"{accuracy:.2%}" for accuracy in numbers(RunFolder(tmp_path / "run"), "val/accuracy")]
+    last = rf".*: epoch 2/2  100%  0:0\d:\d\d left 0:00:00  loss {number}  accuracy {re.escape(reached[0])}"
+    assert re.fullmatch(last, lines[-1])
 
 
 def test_a_schedule_that_leaves_noise_warns_and_the_results_tell_it(tmp_path: Path) -> None:

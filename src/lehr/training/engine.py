@@ -44,7 +44,7 @@ from lehr.training.loaders import Loaders
 from lehr.training.machine import check_bfloat16, check_compiler
 from lehr.training.measures import level_codes, level_shares, noise, noisy_quantizers
 from lehr.training.memory import keep_freed_memory
-from lehr.training.progress import Bar
+from lehr.training.progress import progress
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import dump, read
 from lehr.training.record import Record
@@ -157,8 +157,8 @@ def _fit(
     averaging = Averaging(recipe.averaging) if recipe.averaging else None
     if averaging:
         callbacks.append(averaging)
-    if sys.stderr.isatty() and is_main_process():
-        callbacks.append(Bar())
+    if is_main_process():
+        callbacks.append(progress())
     loaders = Loaders(splits, recipe.data, seed=recipe.seed)
     try:
         with _quiet_lightning():

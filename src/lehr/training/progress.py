@@ -1,8 +1,10 @@
-"""The bar on a terminal: epoch, how long the whole run will still take, loss, noise-free accuracy."""
+"""How far a run is: epoch, time left, loss, noise-free accuracy. A bar on a terminal, lines in a log."""
 
 from __future__ import annotations
 
+import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 import lightning as L
@@ -12,6 +14,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from lehr.training.task import Task
 
 _SECONDS_BETWEEN_LOOKS = 0.2  # at the loss, which waits for an accelerator
+_SECONDS_BETWEEN_LINES = 60.0  # runs that are shorter leave a log as it was
+
+
+def progress() -> L.Callback:
+    """What suits standard error: a bar that moves, or lines that stay."""
+    return Bar() if sys.stderr.isatty() else Lines()
 
 
 class Bar(L.Callback):
@@ -65,3 +73,36 @@ class Bar(L.Callback):
         """Also after an error."""
         if hasattr(self, "_progress"):
             self._progress.stop()
+
+
+class Lines(L.Callback):
+    """A line a minute, for what runs in the background and is looked at later."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Count from where the run is: after an interruption not from 0."""
+        self._steps = int(trainer.num_training_batches)
+        self._before = self._steps * trainer.current_epoch
+        self._began = self._told = time.monotonic()
+        self._accuracy = ""
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Once a minute, whether an epoch takes seconds or hours."""
+        now = time.monotonic()
+        if now - self._told < _SECONDS_BETWEEN_LINES:
+            return
+        self._told = now
+        total = self._steps * (trainer.max_epochs or 0)
+        done = self._steps * trainer.current_epoch + batch_idx + 1
+        taken = now - self._began
+        left = taken * (total - done) / (done - self._before)
+        times = f"{timedelta(seconds=round(taken))} left {timedelta(seconds=round(left))}"
+        numbers = f"loss {outputs['loss'].item():.4f}{self._accuracy}"
+        where = f"{trainer.default_root_dir}: epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
+        print(f"{where}  {done / total:.0%}  {times}  {numbers}", file=sys.stderr, flush=True)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """The accuracy without noise."""
+        assert isinstance(pl_module, Task)
+        self._accuracy = f"  accuracy {pl_module.results['val/accuracy']:.2%}"
