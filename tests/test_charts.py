@@ -111,3 +111,8 @@ def test_a_constant_curve_has_an_axis_too(value: float):
     chart = lines("lr", [0, 1], [Series("a", [value, value])], end=2)
     (((_, first), (_, second)),) = curves(chart)[0:1][0]
     assert TOP <= first == second <= BOTTOM
+
+
+def test_the_ticks_are_as_close_as_the_axis_was_rounded_for():
+    chart = lines("accuracy", [1, 2], [Series("a", [0.83, 0.928])], end=2, unit="percent", ceiling=1.0)
+    assert [one.text for one in drawn(chart, "value")] == [f"{percent} %" for percent in range(82, 95, 2)]

@@ -163,3 +163,22 @@ def test_a_browser_shows_the_page_without_a_complaint(seeds: list[Path], tmp_pat
         assert [name for name, _ in values] == ["digits-fp-seed0", "digits-ana"]
     finally:
         browser.close()
+
+def test_runs_by_a_glob_may_have_earlier_comparisons_beside_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    make_run(tmp_path / "a", done=1)
+    (tmp_path / "demo").mkdir()
+    for _ in range(2):
+        assert main(["compare", *sorted(map(str, tmp_path.iterdir()))]) == 0
+    left_out = ", ".join(str(tmp_path / name) for name in ("compare.csv", "compare.html", "compare.md", "demo"))
+    assert capsys.readouterr().err.splitlines()[-1] == f"lehr compare: left out, being no runs: {left_out}"
+    assert main(["compare", str(tmp_path / "demo")]) == 1
+    assert "demo is not a run" in capsys.readouterr().err
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "missing")]) == 1  # a slip of the pen
+
+
+def test_a_number_that_is_none_does_not_count(tmp_path: Path):
+    runs = [make_run(tmp_path / f"a-seed{seed}", "--seed", str(seed), done=1, test=0.9) for seed in range(2)]
+    results = json.loads((runs[1] / "results.json").read_text())
+    (runs[1] / "results.json").write_text(json.dumps({**results, "test/accuracy": float("nan")}))
+    (row,) = cells(runs)
+    assert (row["runs"], row["test"]) == ("2", "90.00 %")

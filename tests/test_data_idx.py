@@ -160,3 +160,11 @@ def test_the_real_files(name, first_four_of_test):
     assert pixels.std().item() == pytest.approx(train.std[0], abs=1e-4)
     for label, count in enumerate(torch.bincount(train.labels)):
         assert int(count) / 11 == pytest.approx(int((validation.labels == label).sum()), abs=1)
+
+
+def test_mnist_is_known_from_fashion_mnist_by_how_frequent_its_classes_are(home):
+    strict = replace(SMALL, counts=((4, 2, *[3] * 8), (1,) * 10))
+    with pytest.raises(DataError, match=r"expected 4 images, found 3 of class 0 \(T-shirt/top\).*another data set's"):
+        strict.read(home.parent)
+    assert MNIST.counts is not None
+    assert [sum(counts) for counts in MNIST.counts] == [MNIST.train, MNIST.test]

@@ -158,11 +158,13 @@ def test_predict_does_the_others_when_one_image_is_bad(
     (tmp_path / "broken.png").write_bytes(b"no image")
     Image.new("RGB", (40, 30)).save(tmp_path / "large.jpg")
     (tmp_path / "empty").mkdir()
-    words = [str(tmp_path / name) for name in ("broken.png", "large.jpg", "missing.png", "empty")]
+    (tmp_path / "damaged.ppm").write_bytes(b"P6\n8x 8\n255\n")
+    words = [str(tmp_path / name) for name in ("broken.png", "large.jpg", "missing.png", "empty", "damaged.ppm")]
     assert cli.main(["predict", str(packed), *words, str(pictures / "1.png")]) == 1
     out, err = capsys.readouterr()
     assert "1.png" in out
     assert "broken.png is no image that can be read" in err
+    assert "damaged.ppm is no image that can be read" in err
     assert "large.jpg has 40x30 pixels and this network takes 8x8" in err
     assert "there is no file" in err
     assert "empty holds no image file (.bmp, .gif" in err
@@ -196,3 +198,21 @@ def test_images_are_turned_upright_and_converted(tmp_path: Path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ImageError, match="holds no image file"):
         read_image(next(image_files([tmp_path / "empty"])), (3, 8, 8))
+
+
+def test_what_is_transparent_is_refused_and_what_is_opaque_is_not(tmp_path: Path):
+    ink = np.zeros((8, 8, 4), dtype=np.uint8)
+    ink[..., 3] = 255
+    Image.fromarray(ink).save(tmp_path / "opaque.png")
+    ink[0, 0, 3] = 0
+    Image.fromarray(ink).save(tmp_path / "ink.png")
+    assert read_image(tmp_path / "opaque.png", (1, 8, 8)).max() == 0
+    with pytest.raises(ImageError, match=r"ink\.png .*: parts of it are transparent"):
+        read_image(tmp_path / "ink.png", (1, 8, 8))
+
+
+def test_resizing_keeps_proportions(tmp_path: Path):
+    picture = np.zeros((20, 60, 3), dtype=np.uint8)
+    picture[:, 20:40] = 255  # the middle third
+    Image.fromarray(picture).save(tmp_path / "wide.png")
+    assert read_image(tmp_path / "wide.png", (3, 8, 8), resize=True).min() == 255

@@ -108,6 +108,12 @@ def test_the_official_kit_numbers_classes_in_an_order_of_its_own(flat):
     assert load(flat, validation=3)[2].labels.tolist() == [2, 0, 1]
 
 
+def test_the_official_list_means_nothing_without_the_kits_numbers(flat):
+    (flat / Path(KIT).name).write_text("2\n1\n1\n")
+    with pytest.raises(DataError, match=r"meta\.mat: expected it beside the list of the development kit"):
+        load(flat, validation=3)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -136,6 +142,18 @@ def test_validation_images_are_held_out_of_training_and_the_official_ones_are_th
     assert torch.bincount(validation.labels).tolist() == [2, 2, 2]
     assert {path.parents[1].name for path in held} == {"train"}
     assert test.path(0).parents[1].name == "val"
+
+
+def test_ten_of_each_class_are_held_out_unless_told_and_none_if_wished(tmp_path):
+    root = write_tree(write_tree(tmp_path, per_class=12), per_class=2, split="val")
+    assert [len(part) for part in load(root)] == [6, 30, 6]
+    assert [len(part) for part in load(root, validation=0)] == [36, 0, 6]
+
+
+def test_an_empty_class_is_half_an_archive(root):
+    (root / "train" / "class_3").mkdir()
+    with pytest.raises(DataError, match="expected images in every class folder, found none in class_3"):
+        load(root, validation=6)
 
 
 def test_the_folder_may_be_called_imagenet_below_the_data_folder(root):

@@ -151,6 +151,25 @@ def test_a_sample_without_image_or_class_is_skipped_and_named(tmp_path):
     }
 
 
+def test_shards_are_not_packed_beside_others(root):
+    files = read_folder(root.parent / "train", size=16)
+    with pytest.raises(ValueError, match=r"holds shards already \(images-000000\.tar, \.\.\.\)"):
+        pack(files, root / "train", per_shard=12)
+    assert len(read_shards(root / "train", size=16)) == 24
+
+
+@pytest.mark.parametrize("content", ["{", '["images-000000.tar"]', '{"images-000000.tar": "many"}'])
+def test_sizes_that_are_none_are_told(tmp_path, content):
+    (tmp_path / "images-000000.tar").touch()
+    (tmp_path / "sizes.json").write_text(content)
+    with pytest.raises(DataError, match=r"sizes\.json: expected"):
+        read_shards(tmp_path, size=16)
+
+
+def test_no_shard_need_be_held_out(root):
+    assert [len(split) for split in load_images(root, size=16, validation=0)] == [24, 0, 6]
+
+
 def test_whole_shards_are_held_out_by_seed(shards):
     kept, held = hold_out_shards(shards, 6, seed=3)
     assert len(held.paths) == 2

@@ -98,6 +98,30 @@ def test_every_metric_is_drawn(finished: str):
     assert "Weights that changed level" in found
 
 
+def drawn_epochs(text: str, title: str) -> list[float]:
+    (found,) = [tag for tag in Tags(text).named("svg") if (tag["aria-label"] or "").startswith(f"{title} over")]
+    return json.loads(found["data-chart"] or "")["epochs"]
+
+
+@pytest.mark.parametrize("per", ["epoch", "batch"])
+def test_what_an_epoch_leads_to_is_drawn_at_its_end_and_its_noise_where_it_is(tmp_path: Path, per: str):
+    run = make_run(tmp_path / "run", "--epochs", "4", "--annealing.duration", "1", "--annealing.per", per)
+    text = write_report(run).read_text()
+    for title in ("Accuracy", "Loss", "Learning rate", "Gradient norm", "Weights that changed level", "layers.1"):
+        assert drawn_epochs(text, title) == [1, 2, 3, 4]
+    # The noise of metrics.csv is that of the epoch's last step: the same in all the epoch, or that of its end.
+    assert drawn_epochs(text, "Forward std") == ([0, 1, 2, 3] if per == "epoch" else [1, 2, 3, 4])
+
+
+def test_a_single_epoch_has_its_shares_drawn(tmp_path: Path):
+    text = write_report(make_run(tmp_path / "run", "--epochs", "1")).read_text()
+    areas = [tag["d"] or "" for tag in Tags(text).named("path") if "area" in (tag["class"] or "")]
+    widths = [{point.split()[0] for point in re.split("[MLZ]", path) if point} for path in areas]
+    assert len(areas) == 9
+    assert all(len(places) == 2 for places in widths)
+    assert "12 min 34 s 1 epoch " in " ".join(Tags(text).words.split())
+
+
 def test_the_annealing_windows_are_shaded_and_told(finished: str):
     accuracy = finished.split("<svg")[1]
     assert accuracy.count('class="window"') == 3
@@ -152,6 +176,15 @@ def test_a_twin_that_was_trained_first_is_drawn_and_told(tmp_path: Path):
     assert accuracy["the twin's validation, before"] == pytest.approx(twin, abs=1e-4)
     assert accuracy["training"][1] is not None
     assert accuracy["training"][2:] == [None] * 3
+
+
+def test_other_data_in_their_place_leave_it_out_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def of_a_few(path: Path):
+        raise ValueError("of 12 samples 0 to 11 can be held out for validation, got 10000")
+
+    monkeypatch.setattr(page, "_network_and_test_images", of_a_few)
+    words = Tags(write_report(make_run(tmp_path / "run")).read_text()).words
+    assert "The confusion matrix is left out: of 12 samples" in words
 
 
 def test_absent_data_leave_out_the_confusion_with_a_sentence(tmp_path: Path):
@@ -227,6 +260,7 @@ def test_of_many_classes_only_the_confusions_are_told():
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
+        ("metrics.csv", "lr\n0.1\n", r"metrics.csv: expected a column epoch, found lr"),
         ("metrics.csv", "epoch,lr\n0,fast\n", r"metrics.csv line 2: lr should be a number, got 'fast'"),
         ("results.json", '{"test/accuracy": "good"}', r"results.json: test/accuracy should be a number, got 'good'"),
         ("results.json", "[1]", r"results.json should hold an object of names and values, got list"),
@@ -310,7 +344,7 @@ def test_the_pointer_shows_the_values_of_an_epoch(opened: Browser):
     data = json.loads(opened.evaluate("document.querySelector('svg').dataset.chart"))
     values = dict(data["series"])["validation, without noise"]
     assert tip.splitlines()[0].split() == ["epoch", "1"]
-    assert f"{100 * values[1]:.2f} %" in tip
+    assert f"{100 * values[0]:.2f} %" in tip  # after one epoch
     opened.point(5, 5)
     assert opened.evaluate("document.getElementById('tip').hidden") is True
 
@@ -320,7 +354,7 @@ def test_the_arrow_keys_show_them_too(opened: Browser):
     opened.evaluate("document.querySelector('svg').focus()")
     for _ in range(2):
         opened.call("Input.dispatchKeyEvent", type="keyDown", key="ArrowRight", code="ArrowRight")
-    assert opened.evaluate("document.getElementById('tip').innerText").splitlines()[0].split() == ["epoch", "1"]
+    assert opened.evaluate("document.getElementById('tip').innerText").splitlines()[0].split() == ["epoch", "2"]
 
 
 @in_a_browser

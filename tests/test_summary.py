@@ -106,3 +106,13 @@ def test_learned_levels_are_counted() -> None:
         (math.log2(3), 8.0),
         (math.log2(3), 32.0),
     ]
+
+
+def test_a_transposed_convolution_works_at_the_positions_of_its_input() -> None:
+    (layer,) = summarize(nn.ConvTranspose2d(4, 8, 4, stride=2, padding=1), torch.zeros(1, 4, 5, 5)).layers
+    assert layer.output == (8, 10, 10)
+    assert layer.macs == 4 * 8 * 16 * 25
+
+
+def test_floats_are_counted_with_the_biases() -> None:
+    assert summarize(nn.Linear(3, 2), torch.zeros(1, 3)).float_bytes == 4 * (6 + 2)

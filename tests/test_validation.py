@@ -83,3 +83,8 @@ def test_a_folder_without_a_validation_is_refused(tmp_path):
         curve_of_run(make_run(tmp_path / "new", done=0))
     with pytest.raises(ValueError, match="run 'empty' has no validation error to draw"):
         validation_error([Curve("empty", [1], [float("nan")])])
+
+
+def test_a_single_epoch_is_a_point():
+    (line,) = validation_error([Curve("a", [1], [0.1])]).axes[0].lines
+    assert line.get_marker() == "o"

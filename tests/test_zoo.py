@@ -80,3 +80,12 @@ def test_a_name_that_is_not_there_is_told(words: tuple[str, ...], capsys: pytest
 def test_a_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["predict", "digitz.lehr", "x.png"]) == 2
     assert "there is no file digitz.lehr: `lehr export RUN --to packed` writes one" in capsys.readouterr().err
+
+
+def test_a_folder_of_data_does_not_hide_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    assert zoo.file_of("digits") == NETWORKS["digits"].path
+    (tmp_path / "digits" / "recipe.yaml").touch()
+    with pytest.raises(ValueError, match="digits is a folder: of a run"):
+        zoo.file_of("digits")

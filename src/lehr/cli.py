@@ -124,7 +124,8 @@ def compare(arguments: Sequence[str]) -> None:
             raise UsageError(f"unrecognized arguments: {' '.join(unknown)}")
         if not options.runs:
             raise UsageError("which runs? name their folders, or --methods all --dataset digits to train them")
-        _tell_comparison(options.runs, options.out or options.runs[0].resolve().parent)
+        runs = _only_runs(options.runs)
+        _tell_comparison(runs, options.out or runs[0].resolve().parent)
         return
     words.add_argument("--methods", nargs="+", required=True)
     words.add_argument("--dataset")
@@ -133,6 +134,17 @@ def compare(arguments: Sequence[str]) -> None:
     if options.dataset is None:
         raise UsageError("on which data? --dataset digits, fashion-mnist or cifar10-quarter")
     _compare_methods(options.methods, options.dataset, options.seeds, options.out, keys)
+
+
+def _only_runs(paths: Sequence[Path]) -> Sequence[Path]:
+    """Without what `runs/*` brings along: earlier comparisons, folders of other things. If nothing is left, all."""
+    from lehr.training.folder import RunFolder
+
+    others = [path for path in paths if path.exists() and not RunFolder(path).recipe.exists()]
+    runs = [path for path in paths if path not in others]
+    if runs and others:
+        print(f"lehr compare: left out, being no runs: {', '.join(map(str, others))}", file=sys.stderr)
+    return runs or paths
 
 
 def _compare_methods(methods: Sequence[str], base: str, seeds: int, out: Path | None, keys: Sequence[str]) -> None:
@@ -203,7 +215,7 @@ def predict(file: str, images: list[Path], *, resize: bool = False) -> None:
     Args:
         file: a .lehr file, or the name of a network of the zoo
         images: image files or folders
-        resize: bring images of another size to the network's, instead of refusing them
+        resize: of images of another size take the middle and scale it, instead of refusing them
     """
     from lehr.deploy.images import ImageError
     from lehr.deploy.predict import predict

@@ -60,6 +60,11 @@ class Summary:
         return sum(layer.bytes for layer in self.layers)
 
     @property
+    def float_bytes(self) -> int:
+        """What they would take in 32-bit floats."""
+        return 4 * sum(layer.weights + layer.biases for layer in self.layers)
+
+    @property
     def quantized_share(self) -> float:
         """Share of the MACs whose operands, weight and activation, are both below 8 bits."""
         low = sum(layer.macs for layer in self.layers if max(layer.weight_bits, layer.activation_bits) < 8)
@@ -91,8 +96,7 @@ class Summary:
         ]
         rows.append(("total", "", "", f"{self.weights:,}", f"{self.macs:,}", "", "", f"{self.bytes:,}"))
         share = f"{self.quantized_share:.1%} of the MACs have both operands below 8 bits"
-        floats = 4 * sum(layer.weights + layer.biases for layer in self.layers)
-        return f"{table(header, rows)}\n{share}; in 32-bit floats the weights would take {floats:,} bytes"
+        return f"{table(header, rows)}\n{share}; in 32-bit floats the weights would take {self.float_bytes:,} bytes"
 
 
 def bits(levels: int) -> float:
@@ -117,7 +121,7 @@ def summarize(model: nn.Module, example: Tensor) -> Summary:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             incoming = known.get(id(inputs[0]), (None, _FLOAT_BITS))[1] if inputs else _FLOAT_BITS
             if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
-                cost = _cost(path, module, output, incoming)
+                cost = _cost(path, module, inputs[0], output, incoming)
                 layers.append(replace(cost, weights=0, biases=0) if module in counted else cost)
                 counted.add(module)
             elif isinstance(module, AbstractQuantizer):
@@ -137,14 +141,18 @@ def summarize(model: nn.Module, example: Tensor) -> Summary:
     return Summary(tuple(layers))
 
 
-def _cost(path: str, layer: nn.Linear | nn.modules.conv._ConvNd, output: Tensor, incoming: float) -> LayerCost:
+def _cost(
+    path: str, layer: nn.Linear | nn.modules.conv._ConvNd, source: Tensor, output: Tensor, incoming: float
+) -> LayerCost:
     quantizer, activation = layer._modules.get("quantizer"), layer._modules.get("activation")
     weight_bits = bits(len(quantizer.levels)) if isinstance(quantizer, AbstractQuantizer) else _FLOAT_BITS
     if isinstance(activation, AbstractQuantizer):  # it quantizes its input itself
         incoming = bits(len(activation.levels))
-    # An output is computed from as many weights as its channel has: the MACs are the weights at each position.
-    channels = output.shape[1] if isinstance(layer, nn.modules.conv._ConvNd) else output.shape[-1]
-    positions = output[0].numel() // channels
+    # An output is computed from as many weights as its channel has: the MACs are the weights at each position. A
+    # transposed convolution meets them at each position of its input.
+    met = source if isinstance(layer, nn.modules.conv._ConvTransposeNd) else output
+    channels = met.shape[1] if isinstance(layer, nn.modules.conv._ConvNd) else met.shape[-1]
+    positions = met[0].numel() // channels
     return LayerCost(
         path,
         type(layer).__name__,

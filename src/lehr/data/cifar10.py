@@ -15,7 +15,7 @@ from .array_pickle import load_arrays
 from .dataset import Dataset
 from .download import Download
 from .errors import DataError
-from .source import Source, check_balance, check_labels
+from .source import Source, check_counts, check_labels
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
@@ -100,6 +100,6 @@ def read_python(path: Path, count: int) -> tuple[Tensor, Tensor]:
 def _dataset(batches: list[tuple[Tensor, Tensor]], path: Path) -> Dataset:
     images = torch.cat([pixels for pixels, _ in batches]).reshape(-1, *SHAPE)
     labels = torch.cat([labels for _, labels in batches])
-    check_balance(labels, CLASSES, path)
+    check_counts(labels, CLASSES, path)
     # Mean and std as the paper prints them; the stds of the pixels are 0.2470, 0.2435 and 0.2616.
     return Dataset(images, labels, CLASSES, (0.4914, 0.4822, 0.4465), (0.2470, 0.2430, 0.2610))

@@ -4,6 +4,7 @@ Each class is a figure of random colour, size and place on a random ground, so t
 learn, and every part of the road from files to batches is walked without ImageNet.
 """
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ def write_images(root: Path, *, train: int = 40, val: int = 10, seed: int = 0) -
                 path = folder / f"{name}_{number:04d}.JPEG"
                 if not path.exists():
                     draws = random.Random(mixed(seed, split == "val", label, number))
-                    part = path.with_suffix(".part")
+                    part = path.with_suffix(f".{os.getpid()}.part")
                     draw(name, draws).save(part, "JPEG", quality=85)
                     part.replace(path)  # whole or not at all, also where two processes write it
     return root

@@ -19,7 +19,7 @@ from torch import Tensor
 from .dataset import Dataset
 from .download import Download
 from .errors import DataError
-from .source import Source, check_balance, check_labels
+from .source import Source, check_counts, check_labels
 
 FILES = (
     "train-images-idx3-ubyte",
@@ -38,13 +38,13 @@ class Idx(Source):
     classes: tuple[str, ...]
     mean: float
     std: float
-    balanced: bool  # whether every class has equally many images
     mirrors: tuple[str, ...]  # folders of the web, each with the four files
     md5: tuple[str, str, str, str]  # of the four gzipped files, in the order of FILES
     train: int = 60_000
     test: int = 10_000
     size: int = 28
     validation: int = 5_000
+    counts: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # of each class in (training, test); None: all alike
 
     def read(self, root: Path) -> tuple[Dataset, Dataset]:
         """Read (training, test) from `root/NAME` or, where that is not a folder, from `root`."""
@@ -82,8 +82,7 @@ class Idx(Source):
             return read_idx(path, (count, self.size, self.size))
         labels = read_idx(path, (count,)).to(torch.int64)
         check_labels(labels, self.classes, path)
-        if self.balanced:
-            check_balance(labels, self.classes, path)
+        check_counts(labels, self.classes, path, self.counts and self.counts[not file.startswith("train")])
         return labels
 
     def _dataset(self, images: Tensor, labels: Tensor) -> Dataset:
@@ -123,7 +122,6 @@ MNIST = Idx(
     classes=tuple("0123456789"),
     mean=0.1307,
     std=0.3081,
-    balanced=False,
     mirrors=(
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         "https://storage.googleapis.com/cvdf-datasets/mnist",
@@ -133,6 +131,10 @@ MNIST = Idx(
         "d53e105ee54ea40749a09fcbcd1e9432",
         "9fb629c4189551a2d022fa330f9573f3",
         "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+    counts=(
+        (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+        (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
     ),
 )
 
@@ -152,7 +154,6 @@ FASHION_MNIST = Idx(
     ),
     mean=0.2860,
     std=0.3530,
-    balanced=True,
     mirrors=(
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",

@@ -35,7 +35,7 @@ MAPPINGS = (
 
 
 def read_folder(folder: Path, classes: Sequence[str] | None = None, *, size: int) -> ImageFiles:
-    """Read a folder of class folders; `classes` are those of the training images, or all there are."""
+    """Read a folder of class folders; `classes` are those of the training images, or all there are, each with images."""
     found = sorted(entry.name for entry in _scan(folder) if entry.is_dir())
     if not found:
         raise DataError(f"{folder}: expected a folder for each class, found none")
@@ -44,15 +44,18 @@ def read_folder(folder: Path, classes: Sequence[str] | None = None, *, size: int
         raise DataError(
             f"{folder}: expected the {len(classes or ())} classes of the training images, found {strangers[0]} too"
         )
-    classes = tuple(classes or found)
+    training, classes = classes is None, tuple(classes or found)
     number = {name: label for label, name in enumerate(classes)}
-    names, labels = [], []
+    names, labels, empty = [], [], []
     for name in found:
         files = [f"{name}/{file}" for file in _images(folder / name)]
+        empty += [] if files else [name]
         names += files
         labels += [number[name]] * len(files)
     if not names:
         raise DataError(f"{folder}: expected images ({', '.join(EXTENSIONS)}) in its class folders, found none")
+    if training and empty:
+        raise DataError(f"{folder}: expected images in every class folder, found none in {', '.join(empty[:5])}")
     return ImageFiles(folder, Names(names), torch.arange(len(names)), torch.tensor(labels), classes, size)
 
 
@@ -86,7 +89,7 @@ def _labels(mapping: Path, names: list[str], classes: Sequence[str]) -> list[int
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{mapping}: expected a text file that can be read, found: {error}") from error
     number = {name: label for label, name in enumerate(classes)}
-    if mapping.name == Path(KIT).name and (mapping.parent / "meta.mat").is_file():
+    if mapping.name == Path(KIT).name:
         number = {str(at): number[name] for at, name in _kit_classes(mapping.parent / "meta.mat") if name in number}
     else:
         number |= {str(label): label for label in range(len(classes)) if str(label) not in number}
@@ -111,6 +114,8 @@ def _kit_classes(path: Path) -> Iterator[tuple[int, str]]:
     """Give (number, name) of each class of the official development kit."""
     from scipy.io import loadmat  # a dependency of scikit-learn
 
+    if not path.is_file():
+        raise DataError(f"{path}: expected it beside the list of the development kit, whose numbers it explains")
     for synset in loadmat(path, squeeze_me=True)["synsets"]:
         yield int(synset["ILSVRC2012_ID"]), str(synset["WNID"])
 

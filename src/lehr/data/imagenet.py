@@ -19,7 +19,8 @@ from .shards import Shards, hold_out_shards, read_shards
 from .source import folder
 from .split import hold_out
 
-STREAMED = {"imagenet": 10_000, "generated-images": 40}  # by name, how many are held out: ten of each class
+STREAMED = ("imagenet", "generated-images")
+_HELD_OUT = 10  # of each class, on average
 _PROBES = 16  # images tried before training begins; a folder of anything else fails there and not hours later
 
 Streams = ImageFiles | Shards
@@ -37,21 +38,17 @@ class StreamedSplits(NamedTuple):
 def load_streamed(
     name: str, root: Path | None = None, *, size: int | None = None, seed: int = 0, validation: int | None = None
 ) -> StreamedSplits:
-    """Read a data set of `STREAMED` below `root` (default: the data folder); `size` is 224 unless given.
-
-    Without `validation`, ten images of each class are held out.
-    """
+    """Read a data set of `STREAMED` below `root` (default: the data folder) as `load_images` does."""
     if name not in STREAMED:
         raise ValueError(f"no streamed data set is called {name!r}; there are {', '.join(STREAMED)}")
     home = folder() if root is None else root.expanduser()
     if name == "generated-images":
         home = write_images(home / name)
-    count = STREAMED[name] if validation is None else validation
-    return load_images(home, size=size or 224, seed=seed, validation=count)
+    return load_images(home, size=size or 224, seed=seed, validation=validation)
 
 
-def load_images(root: Path, *, size: int = 224, seed: int = 0, validation: int = 10_000) -> StreamedSplits:
-    """Read the layout below `root` and hold `validation` training images out, by seed.
+def load_images(root: Path, *, size: int = 224, seed: int = 0, validation: int | None = None) -> StreamedSplits:
+    """Read the layout below `root` and hold `validation` training images out, by seed: ten times the classes, if None.
 
     `size` is what images are cut to: 224 for MobileNetV2, 227 for AlexNet. Only names are read,
     and a few images of each part: DataError where none of them can be decoded.
@@ -61,7 +58,8 @@ def load_images(root: Path, *, size: int = 224, seed: int = 0, validation: int =
         training, test = (read_shards(home / part, size=size) for part in ("train", "val"))
         if training.classes != test.classes:
             raise DataError(f"{home}: the shards of train and val have different classes")
-        splits = StreamedSplits(*hold_out_shards(training, validation, seed=seed), test)
+        count = _HELD_OUT * len(training.classes) if validation is None else validation
+        splits = StreamedSplits(*hold_out_shards(training, count, seed=seed), test)
     else:
         training = read_folder(home / "train", size=size)
         folder = home / "val"
@@ -69,9 +67,11 @@ def load_images(root: Path, *, size: int = 224, seed: int = 0, validation: int =
             test = read_flat(folder, training.classes, find_mapping(folder), size=size)
         else:
             test = read_folder(folder, training.classes, size=size)
-        splits = StreamedSplits(*hold_out(training, validation, seed=seed), test)
+        count = _HELD_OUT * len(training.classes) if validation is None else validation
+        splits = StreamedSplits(*hold_out(training, count, seed=seed), test)
     for part in splits:
-        part.examples(_PROBES)
+        if len(part):  # nothing may have been held out
+            part.examples(_PROBES)
     return splits
 
 

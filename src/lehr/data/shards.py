@@ -108,10 +108,22 @@ def read_shards(folder: Path, *, size: int) -> Shards:
     paths = tuple(sorted(folder.glob("*.tar")))
     if not paths:
         raise DataError(f"{folder}: expected shards (*.tar), found none")
-    known = json.loads((folder / SIZES).read_text()) if (folder / SIZES).is_file() else {}
+    known = _known_sizes(folder / SIZES)
     sizes = tuple(known[path.name] if path.name in known else count_samples(path) for path in paths)
     listed = (folder / CLASSES).read_text().splitlines() if (folder / CLASSES).is_file() else map(str, range(1000))
     return Shards(paths, sizes, tuple(itertools.accumulate(sizes, initial=0))[:-1], tuple(listed), size)
+
+
+def _known_sizes(path: Path) -> dict[str, int]:
+    if not path.is_file():
+        return {}
+    try:
+        sizes = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: expected the sizes of the shards as JSON, found: {error}") from error
+    if not isinstance(sizes, dict) or not all(type(size) is int and size >= 0 for size in sizes.values()):
+        raise DataError(f"{path}: expected a number of samples for each shard, found something else")
+    return sizes
 
 
 def count_samples(path: Path) -> int:
@@ -148,6 +160,9 @@ def pack(files: ImageFiles, folder: Path, *, per_shard: int = 1000, seed: int = 
     if per_shard < 1:
         raise ValueError(f"a shard has at least 1 sample, got per_shard={per_shard}")
     folder.mkdir(parents=True, exist_ok=True)
+    there = sorted(folder.glob("*.tar"))
+    if there:
+        raise ValueError(f"{folder} holds shards already ({there[0].name}, ...): remove them, or choose another folder")
     order = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed)).tolist()
     sizes = {}
     for number, first in enumerate(range(0, len(order), per_shard)):

@@ -52,16 +52,18 @@ def check_labels(
         )
 
 
-def check_balance(
+def check_counts(
     labels: Tensor,  # (sample,), int64, checked
     classes: tuple[str, ...],
     path: Path,
+    counts: tuple[int, ...] | None = None,
 ) -> None:
-    """Raise DataError where the classes are not equally frequent: a file copied over another shows here."""
-    expected = len(labels) // len(classes)
+    """Raise DataError where classes are not as frequent as `counts` says, or not equally: a copied file shows here."""
+    expected = counts or (len(labels) // len(classes),) * len(classes)
     for label, found in enumerate(torch.bincount(labels, minlength=len(classes)).tolist()):
-        if found != expected:
+        if found != expected[label]:
+            each = "" if counts else " of each class"
             raise DataError(
-                f"{path}: expected {expected} images of each class, found {found} of class {label}"
+                f"{path}: expected {expected[label]} images{each}, found {found} of class {label}"
                 f" ({classes[label]}): is one of the files a copy of another, or another data set's?"
             )

@@ -26,7 +26,7 @@ def hold_out(dataset: Labelled, count: int, *, seed: int) -> tuple[Labelled, Lab
     """
     total = len(dataset)
     if not 0 <= count < max(total, 1):
-        raise ValueError(f"of {total} samples 0 to {max(total - 1, 0)} can be held out, got {count}")
+        raise ValueError(f"of {total} samples 0 to {max(total - 1, 0)} can be held out for validation, got {count}")
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.bincount(dataset.labels, minlength=len(dataset.classes)).tolist()
     shares = [size * count // max(total, 1) for size in sizes]

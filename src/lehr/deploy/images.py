@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
 
@@ -28,19 +28,20 @@ def image_files(paths: Iterable[Path]) -> Iterator[Path]:
 def read_image(path: Path, shape: tuple[int, int, int], *, resize: bool = False) -> np.ndarray:
     """The pixels of a PNG, JPEG, ... for a network that takes `shape` (channel, row, column), turned upright.
 
-    Colours become grey, and grey becomes colours, as the network asks; another size is an error unless `resize`.
+    Colours become grey, and grey becomes colours, as the network asks; another size is an error unless `resize`, which
+    cuts the middle out in the network's proportions and scales it. What is transparent has no colour, and is refused.
     """
     channels, rows, columns = shape
     if channels not in (1, 3):
         raise ImageError(f"image files have 1 or 3 channels, this network takes {channels}")
     try:
         with Image.open(path) as opened:
-            image = _eight_bits(ImageOps.exif_transpose(opened)).convert("L" if channels == 1 else "RGB")
+            image = _opaque(_eight_bits(ImageOps.exif_transpose(opened))).convert("L" if channels == 1 else "RGB")
     except IsADirectoryError:
         raise ImageError(f"{path} holds no image file ({', '.join(sorted(SUFFIXES))})") from None
     except FileNotFoundError:
         raise ImageError(f"there is no file {path}") from None
-    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except Exception as error:  # a damaged file can do anything to a parser
         raise ImageError(f"{path} is no image that can be read: {error}") from error
     if image.size != (columns, rows):
         if not resize:
@@ -48,7 +49,7 @@ def read_image(path: Path, shape: tuple[int, int, int], *, resize: bool = False)
                 f"{path} has {image.width}x{image.height} pixels and this network takes {columns}x{rows}: "
                 f"resize it, or pass --resize"
             )
-        image = image.resize((columns, rows), Image.Resampling.BILINEAR, reducing_gap=3.0)
+        image = ImageOps.fit(image, (columns, rows), Image.Resampling.BILINEAR)
     pixels = np.array(image, dtype=np.uint8)  # a copy: that of the image is read-only
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
@@ -59,4 +60,11 @@ def _eight_bits(image: Image.Image) -> Image.Image:
         return Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise OSError(f"its pixels are 32-bit {'integers' if image.mode == 'I' else 'floats'}, not of 8 or 16 bits")
+    return image
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """The image, if all of it can be seen."""
+    if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema()[0] < 255:
+        raise ValueError("parts of it are transparent, and have no colour: lay it on a ground first")
     return image

@@ -91,11 +91,13 @@ def lines(
 def areas(title: str, epochs: Sequence[float], series: Sequence[Series], *, end: float) -> Chart:
     """Shares that add up to 1, on top of each other; small, to stand beside its like."""
     frame = _Frame(_SMALL, end, _Axis((0.0, 0.5, 1.0), lambda value: value), "percent")
-    base = [0.0] * len(epochs)
+    wide = [0.0, *epochs] if len(epochs) == 1 else epochs  # one point has no area
+    base = [0.0] * len(wide)
     paths = []
     for one in series:
-        top = [low + (value if math.isfinite(value) else 0.0) for low, value in zip(base, one.values, strict=True)]
-        outline = frame.path([*epochs, *reversed(epochs)], [*top, *reversed(base)])
+        values = [*one.values] * (len(wide) // len(epochs))
+        top = [low + (value if math.isfinite(value) else 0.0) for low, value in zip(base, values, strict=True)]
+        outline = frame.path([*wide, *reversed(wide)], [*top, *reversed(base)])
         look = Markup('<path class="area {}" style="--depth:{:.3f}" d="{}Z"/>')
         paths.append(look.format(one.look, one.depth, outline))
         base = top
@@ -199,7 +201,8 @@ def _axis(values: Sequence[float], floor: float | None, ceiling: float | None) -
     step = _step((high - low) / 5)
     low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
     high = high if ceiling is None else min(high, ceiling)
-    return _Axis(tuple(_ticks(low, high, 5)), lambda value: (min(value, high) - low) / (high - low))
+    ticks = [round(n * step, 10) for n in range(round(low / step), math.floor(high / step + 1e-9) + 1)]
+    return _Axis(tuple(ticks), lambda value: (min(value, high) - low) / (high - low))
 
 
 def _log_axis(values: Sequence[float]) -> _Axis:

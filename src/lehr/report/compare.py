@@ -48,10 +48,11 @@ class Measured:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Measured | None:
-        """Of the values there are; None of none."""
-        if not values:
+        """Of those values that are finite; None of none."""
+        finite = [value for value in values if math.isfinite(value)]
+        if not finite:
             return None
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+        return cls(statistics.fmean(finite), statistics.stdev(finite) if len(finite) > 1 else None)
 
     def __str__(self) -> str:
         return percent(self.mean) if self.spread is None else f"{100 * self.mean:.2f} ± {100 * self.spread:.2f} %"
@@ -289,28 +290,33 @@ def _common_name(names: Sequence[str]) -> str:
     """
     >>> _common_name(["digits-ana-seed0", "digits-ana-seed12"]), _common_name(["a", "b"]), _common_name(["a-seed3"])
     ('digits-ana', 'a and 1 more', 'a-seed3')
+    >>> _common_name(["vgg8-10", "vgg8-11"]), _common_name(["vgg8", "vgg8-again"])
+    ('vgg8', 'vgg8')
     """
     if len(names) == 1:
         return names[0]
     alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
-    common = re.sub(r"[-_.]?(seed\d*)?$", "", "".join(letters[0] for letters in alike))
+    common = "".join(letters[0] for letters in alike)
+    if any(name[len(common) :][:1].isdigit() for name in names):  # they part within a number
+        common = common.rstrip("0123456789")
+    common = re.sub(r"[-_.]?(seed\d*)?$", "", common)
     return common or f"{names[0]} and {len(names) - 1} more"
 
 
 def _charts(comparison: Comparison) -> list[Chart]:
     end = max(max(group.recipe.epochs, *(len(run.epochs) for run in group.runs)) for group in comparison.groups)
-    epochs = [float(epoch) for epoch in range(end)]
+    times = [float(epoch) for epoch in range(1, end + 1)]
 
     def drawn(title: str, metric: str, *, share: bool) -> Chart:
         means, single = [], []
         for index, group in enumerate(comparison.groups):
             look = f"c{index % _COLOURS}" + " dashed" * (index >= _COLOURS)
-            curves = [_by_epoch(run, metric, epochs) for run in group.runs]
+            curves = [_by_time(run, metric, times) for run in group.runs]
             means.append(Series(group.name, [_mean(column) for column in zip(*curves, strict=True)], look))
             single += [Series("", curve, look) for curve in curves if len(curves) > 1]
         if share:
-            return lines(title, epochs, means, end=end, unit="percent", ghosts=single, ceiling=1.0)
-        return lines(title, epochs, means, end=end, ghosts=single, floor=0.0)
+            return lines(title, times, means, end=end, unit="percent", ghosts=single, ceiling=1.0)
+        return lines(title, times, means, end=end, ghosts=single, floor=0.0)
 
     charts = [
         drawn("Validation accuracy, without noise", "val/accuracy", share=True),
@@ -321,9 +327,9 @@ def _charts(comparison: Comparison) -> list[Chart]:
     return [chart for chart in charts if chart.legend]
 
 
-def _by_epoch(run: History, metric: str, epochs: Sequence[float]) -> list[float]:
-    known = dict(zip(run.epochs, run.metrics.get(metric, []), strict=False))
-    return [known.get(epoch, math.nan) for epoch in epochs]
+def _by_time(run: History, metric: str, times: Sequence[float]) -> list[float]:
+    known = dict(zip(run.times, run.metrics.get(metric, []), strict=False))
+    return [known.get(time, math.nan) for time in times]
 
 
 def _mean(values: Sequence[float]) -> float:

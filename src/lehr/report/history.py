@@ -48,6 +48,11 @@ class History:
         return self.metrics.get("epoch", [])
 
     @property
+    def times(self) -> list[float]:
+        """How many epochs were over when those metrics were taken: 1 after the first, which metrics.csv counts as 0."""
+        return [epoch + 1 for epoch in self.epochs]
+
+    @property
     def seconds(self) -> float | None:
         """How long training took."""
         return self.results.get("seconds")
@@ -135,6 +140,8 @@ def _by_layer(columns: Mapping[str, T]) -> dict[str, dict[float, T]]:
 def _columns(folder: RunFolder) -> dict[str, list[float]]:
     rows = folder.read_metrics()
     names = [name for name in (rows[0] if rows else {}) if name is not None]
+    if rows and "epoch" not in names:
+        raise RunError(f"{folder.metrics}: expected a column epoch, found {', '.join(names)}")
     columns: dict[str, list[float]] = {name: [] for name in names}
     for number, row in enumerate(rows, 2):
         for name in names:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 
 def percent(share: float | None) -> str:
     """A share as it is read.
@@ -17,12 +15,12 @@ def percent(share: float | None) -> str:
 def duration(seconds: float | None) -> str:
     """A time in its two largest units.
 
-    >>> duration(10.72), duration(723.2), duration(12000)
-    ('10.7 s', '12 min 3 s', '3 h 20 min')
+    >>> duration(10.72), duration(59.97), duration(723.2), duration(12000)
+    ('10.7 s', '1 min 0 s', '12 min 3 s', '3 h 20 min')
     """
     if seconds is None:
         return "not yet"
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
@@ -40,10 +38,12 @@ def epoch_count(twin: int, own: int) -> str:
 def size(count: float) -> str:
     """A number of bytes to three digits.
 
-    >>> size(812), size(16560), size(3_520_000)
-    ('812 B', '16.6 kB', '3.52 MB')
+    >>> size(812), size(16560), size(999_700), size(3_520_000)
+    ('812 B', '16.6 kB', '1 MB', '3.52 MB')
     """
-    power = min(max(0, math.floor(math.log10(max(count, 1)) / 3 + 1e-9)), 3)
+    power = 0
+    while power < 3 and float(f"{count / 1000**power:.3g}") >= 1000:
+        power += 1
     return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB')[power]}"
 
 

@@ -174,7 +174,8 @@ def _unless_missing(name: str, make: Callable[[], T], missing: dict[str, str]) -
     """What `make` gives; None, and the reason in `missing`, if the network or its data are not to be had."""
     try:
         return make()
-    except (RunError, DataError, OSError, RuntimeError) as error:  # RuntimeError: weights of another network
+    # RuntimeError: weights of another network; ValueError: other data in its place.
+    except (RunError, DataError, OSError, RuntimeError, ValueError, ImportError) as error:
         missing[name] = str(error).splitlines()[0]
         return None
 
@@ -197,11 +198,11 @@ def _figures(history: History, summary: Summary | None, confusion: Confusion | N
         note = "every layer is its multi-step function" if left == 0 else "largest forward std of a layer"
         figures.append(Figure("noise left", "none" if left == 0 else f"{left:.3g}", note))
     if summary is not None:
-        smaller = 4 * summary.weights / summary.bytes
+        smaller = summary.float_bytes / summary.bytes
         note = f"{smaller:.1f}x smaller than 32-bit floats" if smaller > 1.01 else "in 32-bit floats"
         figures.append(Figure("size of weights", size(summary.bytes), note))
     done, planned = len(history.epochs), history.recipe.epochs
-    epochs = f"{done} epochs" if done == planned else f"{done} of {planned} epochs"
+    epochs = f"{done} epoch{'s' * (done != 1)}" if done == planned else f"{done} of {planned} epochs"
     if history.twin is not None:
         epochs += f" after {len(history.twin.epochs)} of the twin"
     figures.append(Figure("time", duration(history.seconds), epochs))
@@ -210,12 +211,14 @@ def _figures(history: History, summary: Summary | None, confusion: Confusion | N
 
 def _charts(history: History) -> dict[str, Chart]:
     """The curves there are values for."""
-    epochs, end = history.epochs, max(history.recipe.epochs, len(history.epochs))
+    times, end = history.times, max(history.recipe.epochs, len(history.epochs))
+    # Noise that falls with the epochs is the same throughout each; all else is measured at its end.
+    noisy_times = history.epochs if history.recipe.annealing.per == "epoch" else times
     twin = history.twin
     both = max(end, history.recipe.twin_epochs)
-    longest = max(epochs, twin.epochs if twin else [], key=len)
+    longest = max(times, twin.times if twin else [], key=len)
     bands = _bands(history.windows)
-    quiet = [not any(std[row] > 0 for std in history.below("std/forward").values()) for row in range(len(epochs))]
+    quiet = [not any(std[row] > 0 for std in history.below("std/forward").values()) for row in range(len(times))]
 
     def stages(metric: str) -> list[Series]:
         noisy = history.metrics.get(f"val/noisy_{metric}", [])
@@ -246,15 +249,15 @@ def _charts(history: History) -> dict[str, Chart]:
     charts = {
         "accuracy": lines("Accuracy", longest, stages("accuracy"), end=both, unit="percent", bands=bands, ceiling=1.0),
         "loss": lines("Loss", longest, stages("loss"), end=both, bands=bands, floor=0.0, log=steep),
-        "forward": lines("Forward std", epochs, layers("std/forward", "layer "), end=end, bands=bands, floor=0.0),
-        "backward": lines("Backward std", epochs, layers("std/backward", "layer "), end=end, bands=bands, floor=0.0),
+        "forward": lines("Forward std", noisy_times, layers("std/forward", "layer "), end=end, bands=bands, floor=0.0),
+        "backward": lines("Backward std", noisy_times, layers("std/backward", "layer "), end=end, bands=bands, floor=0.0),
         "changed": lines(
-            "Weights that changed level", epochs, layers("changed"), end=end, unit="percent", bands=bands, log=True
+            "Weights that changed level", times, layers("changed"), end=end, unit="percent", bands=bands, log=True
         ),
-        "gradients": lines("Gradient norm", epochs, layers("grad_norm"), end=end, bands=bands, log=True),
+        "gradients": lines("Gradient norm", times, layers("grad_norm"), end=end, bands=bands, log=True),
         "rate": lines(
             "Learning rate",
-            epochs,
+            times,
             [Series("learning rate", history.metrics.get("lr", []), "main")],
             end=end,
             bands=bands,
@@ -270,7 +273,7 @@ def _share_charts(history: History) -> list[Chart]:
     for path, levels in history.shares.items():
         reach = max(map(abs, levels)) or 1.0
         series = [Series(level_name(level), values, "level", level / reach) for level, values in levels.items()]
-        charts.append(areas(path, history.epochs, series, end=end))
+        charts.append(areas(path, history.times, series, end=end))
     return charts
 
 

@@ -75,7 +75,7 @@ def print_demo(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
     _add(table, "levels of the weights", *(_levels(run) for run in runs))
     _add(table, "noise left", *(_noise(run) for run in runs))
     _add(table, "weights", *(f"{cost.weights:,}" for cost in costs))
-    _add(table, "bytes in 32-bit floats", *(f"{4 * cost.weights:,}" for cost in costs))
+    _add(table, "bytes in 32-bit floats", *(f"{cost.float_bytes:,}" for cost in costs))
     _add(table, "bytes at log2(levels) bits", *(f"{cost.bytes:,}" for cost in costs))
     _console().print(table)
 

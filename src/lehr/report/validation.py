@@ -73,14 +73,14 @@ def validation_error(curves: Sequence[Curve]) -> Figure:
 
 
 def curve_of_run(path: Path) -> Curve:
-    """The curve of a run folder. Its rows count epochs from 0 and validation follows the epoch: the first is at 1."""
+    """The curve of a run folder."""
     history = read_run(path)
     accuracies = history.metrics.get("val/accuracy")
     if not accuracies:
         raise RunError(f"{path} has no validation yet: its metrics.csv needs the columns epoch and val/accuracy")
     return Curve(
         history.name,
-        [epoch + 1 for epoch in history.epochs],
+        history.times,
         [1 - accuracy for accuracy in accuracies],
         tuple(history.windows),
         history.recipe.data.name,
@@ -94,7 +94,8 @@ def _draw(axes: Axes, curve: Curve, number: int) -> float:
         raise ValueError(f"run {curve.label!r} has no validation error to draw")
     epochs, errors = zip(*kept, strict=True)
     colour, dash = CYCLE[number % len(CYCLE)], DASHES[number // len(CYCLE) % len(DASHES)]
-    axes.plot(epochs, errors, color=colour, linestyle=dash, linewidth=1.1, label=curve.label)
+    marker = "o" if len(kept) == 1 else ""  # which is no line yet
+    axes.plot(epochs, errors, color=colour, linestyle=dash, marker=marker, linewidth=1.1, label=curve.label)
     return max(epochs)
 
 

@@ -31,10 +31,8 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 
 import lehr
-from lehr.annealing import layers_of
 from lehr.batchnorm import reestimate_
-from lehr.data import CropFlip, Splits, StreamedSplits, examples_of
-from lehr.models import MobileNetV2
+from lehr.data import CropFlip, Splits, StreamedBatches, StreamedSplits, examples_of
 from lehr.training.annealing import NoiseAnnealing
 from lehr.training.averaging import Averaging
 from lehr.training.errors import Diverged, Interrupted, RunError, RunWarning
@@ -42,7 +40,7 @@ from lehr.training.folder import RunFolder, load_checkpoint, save_checkpoint, wr
 from lehr.training.interruption import StopAtOnce
 from lehr.training.loaders import Loaders
 from lehr.training.machine import check_bfloat16, check_compiler
-from lehr.training.measures import level_codes, level_shares, noise, noisy_quantizers
+from lehr.training.measures import annealed_together, level_codes, level_shares, noise, noisy_quantizers
 from lehr.training.memory import keep_freed_memory
 from lehr.training.progress import progress
 from lehr.training.recipe import Recipe
@@ -128,7 +126,7 @@ def _fit(
 ) -> Results | None:
     settings = recipe.annealing
     falls = bool(noisy_quantizers(model)) or settings.backward_law is not None
-    groups = _annealed_together(model) if recipe.algorithm.anneals and falls else []
+    groups = annealed_together(model) if recipe.algorithm.anneals and falls else []
     windows = settings.windows_for(len(groups)) if groups else []
     task = Task(
         model,
@@ -216,11 +214,6 @@ def _teacher(recipe: Recipe, student: nn.Module, folder: RunFolder, splits: Spli
         raise RunError(f"{path}: {error}") from None
 
 
-def _annealed_together(model: nn.Module) -> list[list[str]]:
-    """The quantizers whose noise decays together, by path."""
-    return model.annealing_groups if isinstance(model, MobileNetV2) else layers_of(model)
-
-
 def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> L.Trainer:
     keep_freed_memory()
     try:
@@ -254,7 +247,7 @@ def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> 
 
 def _finish(recipe: Recipe, record: Record, trainer: L.Trainer, task: Task, loaders: Loaders) -> Results:
     """What the algorithm does last, BatchNorm re-estimation if asked for, validation and test once, the results."""
-    results: Results = {}
+    results: Results = _skipped("train", trainer, trainer.train_dataloader)
     task.results = {}
     recipe.algorithm.after_training_(task.model)
     if recipe.batchnorm_batches:
@@ -262,7 +255,9 @@ def _finish(recipe: Recipe, record: Record, trainer: L.Trainer, task: Task, load
         results |= {name.replace("/", "/running_"): value for name, value in task.results.items()}
         reestimate_(task.model, (batch.to(task.device) for batch in task.batchnorm))
     trainer.validate(task, datamodule=loaders, verbose=False)
+    results |= _skipped("val", trainer, trainer.val_dataloaders)
     trainer.test(task, datamodule=loaders, verbose=False)
+    results |= _skipped("test", trainer, trainer.test_dataloaders)
     results |= task.results
     codes = level_codes(task.model)
     results |= level_shares(task.model, codes)
@@ -276,6 +271,21 @@ def _finish(recipe: Recipe, record: Record, trainer: L.Trainer, task: Task, load
         save_checkpoint({"state_dict": state, "epoch": recipe.epochs}, record.folder.final)
         write_json(record.folder.results, results)  # last: with it the run is finished
     return results
+
+
+def _skipped(part: str, trainer: L.Trainer, batches: Any) -> Results:
+    """How many images of a part of the data could not be read, if there are any; the user is told."""
+    names = set(batches.skipped.reasons) if isinstance(batches, StreamedBatches) else set()
+    if trainer.world_size > 1:
+        gathered: list[set[str]] = [set()] * trainer.world_size
+        torch.distributed.all_gather_object(gathered, names)
+        names = set().union(*gathered)
+    if not names:
+        return {}
+    if is_main_process():
+        told = f"{len(names)} of {batches.skipped.total} images of {part} data cannot be read and were skipped"
+        warnings.warn(told, RunWarning, stacklevel=2)
+    return {f"{part}/skipped": len(names)}
 
 
 def _circumstances(recipe: Recipe) -> dict[str, Any]:

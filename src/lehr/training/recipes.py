@@ -65,7 +65,11 @@ def named(name: str, overrides: Sequence[str] = ()) -> Recipe:
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise RecipeError(f"there is no recipe file {path}")
-        return _parse(path.read_text(), overrides, name)
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError as error:
+            raise RecipeError(f"{path} is no text: {error}") from None
+        return _parse(text, overrides, name)
     if name in names():
         return _parse((_shipped() / f"{name}.yaml").read_text(), overrides, name)
     made = {f"{base}-{method}": (base, method) for base in bases() for method in methods()}

@@ -45,13 +45,14 @@ def networks() -> dict[str, Network]:
 
 
 def file_of(name: str | Path) -> Path:
-    """The file a user means: one of their own, else the network of that name here."""
-    path = Path(name)
+    """The file a user means: one of their own, else the network of that name here; a folder is none."""
+    path, known = Path(name), networks()
+    if path.is_dir() and str(name) in known and not (path / "recipe.yaml").exists():
+        return known[str(name)].path
     if path.is_dir():
         raise ValueError(f"{path} is a folder: of a run, `lehr export {path} --to packed` writes {path / 'model.lehr'}")
     if path.exists():
         return path
-    known = networks()
     if path.suffix:
         raise ValueError(
             f"there is no file {path}: `lehr export RUN --to packed` writes one, and the zoo has {', '.join(known)}"
