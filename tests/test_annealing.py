@@ -105,7 +105,7 @@ class TestLaws:
         p = 0.3
         assert Linear()(p) == pytest.approx(0.7)
         assert Power()(p) == pytest.approx(0.49)
-        assert Power(exponent=3)(p) == pytest.approx(0.343)
+        assert Power(3)(p) == Power(exponent=3)(p) == pytest.approx(0.343)
         assert Cosine()(p) == pytest.approx((1 + math.cos(0.3 * math.pi)) / 2)
         assert Constant()(0) == Constant()(p) == Constant()(1) == 1
 
@@ -229,6 +229,15 @@ class TestGroups:
         with pytest.raises(ValueError, match=complaint):
             Annealer(Branches(), Window(0, 1), groups=groups)
 
+    def test_a_group_may_name_a_shared_module_by_any_of_its_paths(self):
+        model = nn.Module()
+        model.a = lehr.Linear(2, 2)
+        model.b = nn.Sequential(model.a)
+        model.c = lehr.Linear(2, 2)
+        assert Annealer(model, hierarchical(2, 1), groups=["b", "c"]).groups == [["a.quantizer"], ["c.quantizer"]]
+        with pytest.raises(ValueError, match="quantizer a.quantizer is in group 1 and in group 2"):
+            Annealer(model, hierarchical(3, 1), groups=["a", "b", "c"])
+
     def test_a_shared_quantizer_anneals_once(self):
         shared = Quantizer()
         model = nn.Sequential(lehr.Linear(2, 2), shared, lehr.Linear(2, 2), shared)
@@ -327,6 +336,17 @@ class TestComplaints:
     )
     def test_wrong_arguments_are_errors(self, arguments, complaint):
         with pytest.raises(ValueError, match=complaint):
+            Annealer(net(), **({"windows": Window(0, 1)} | arguments))
+
+    @pytest.mark.parametrize(
+        ("arguments", "complaint"),
+        [
+            ({"law": Linear}, r"a decay law is one such as Linear\(\) or Power\(2\), got <class"),
+            ({"windows": [(0, 1), (1, 2), (2, 3)]}, r"a window is one such as Window\(0, 10\), got \(0, 1\)"),
+        ],
+    )
+    def test_what_is_no_law_or_window_is_an_error(self, arguments, complaint):
+        with pytest.raises(TypeError, match=complaint):
             Annealer(net(), **({"windows": Window(0, 1)} | arguments))
 
     def test_a_model_without_quantizers_is_an_error(self):

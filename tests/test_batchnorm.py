@@ -77,3 +77,11 @@ def test_for_a_while_gives_the_statistics_of_before_and_puts_them_back(model: nn
 def test_a_batchnorm_without_running_statistics_is_left_alone(batches: Tensor) -> None:
     model = nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False))
     assert reestimate_(model, batches) == 5
+
+
+def test_an_error_leaves_the_statistics_as_they_were(model: nn.Sequential, batches: Tensor) -> None:
+    before = statistics(model)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        reestimate_(model, [batches[0], batches[1], batches[2][:1]])
+    assert all(map(torch.equal, statistics(model), before))
+    assert model[2].num_batches_tracked == 50

@@ -164,6 +164,7 @@ def test_a_browser_shows_the_page_without_a_complaint(seeds: list[Path], tmp_pat
     finally:
         browser.close()
 
+
 def test_runs_by_a_glob_may_have_earlier_comparisons_beside_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     make_run(tmp_path / "a", done=1)
     (tmp_path / "demo").mkdir()

@@ -73,6 +73,12 @@ class TestWhatIsConverted:
         assert type(model[1]) is Quantizer
         assert type(model[2]) is nn.Sigmoid
 
+    @pytest.mark.parametrize("replace", [nn.ReLU, [nn.ReLU]])
+    def test_they_may_be_one_or_a_list(self, replace):
+        model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Tanh())
+        quantize_(model, replace=replace)
+        assert [type(module) for module in model[1:]] == [Quantizer, nn.Tanh]
+
     def test_weights_only_and_activations_only(self):
         weights_only, activations_only = small_net(), small_net()
         quantize_(weights_only, activations=None)
@@ -125,7 +131,8 @@ class TestWhatIsConverted:
         twin.load_state_dict(copy.deepcopy(model).state_dict())
         x = torch.randn(2, 3, 4, 4)
         assert torch.equal(model.eval()(x), twin.eval()(x))
-        model.load_state_dict(small_net().state_dict(), strict=True)
+        with pytest.warns(UserWarning, match="scales were fitted to other weights"):
+            model.load_state_dict(small_net().state_dict(), strict=True)
 
 
 class TestWhatIsShared:
@@ -184,6 +191,26 @@ class TestWhatIsSkipped:
     def test_by_name_with_what_lies_below(self):
         assert self.kept(skip="0") == {"0.inner.0", "0.inner.1", "0.outer.conv", "0.outer.act"}
         assert self.kept(skip=["0.inner", "2"]) == {"0.inner.0", "0.inner.1", "2"}
+
+    def test_a_shared_module_by_any_of_its_names(self):
+        for name in ("b", "b.0", "a"):
+            model = nn.Module()
+            model.a = nn.Linear(2, 2)
+            model.b = nn.Sequential(model.a)
+            model.c = nn.Linear(2, 2)
+            changes = quantize_(model, activations=None, skip=name).changes
+            assert [(change.module, change.now) for change in changes] == [("a", "kept"), ("c", "Linear")]
+
+    def test_what_cannot_be_quantized_is_told_and_may_be_the_last_layer(self):
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.ConvTranspose2d(4, 3, 3))
+        changes = quantize_(model, skip_last=True).changes
+        assert [(change.now, change.why) for change in changes] == [
+            ("Conv2d", ""),
+            ("Quantizer", ""),
+            ("kept", "last layer"),
+        ]
+        (kept, _) = quantize_(nn.Sequential(nn.LSTM(2, 2), nn.Linear(2, 2)), activations=None).changes
+        assert (kept.was, kept.now, kept.why) == ("LSTM", "kept", "weights of this kind stay")
 
     def test_by_predicate(self):
         assert self.kept(skip=lambda path, module: isinstance(module, nn.Conv1d)) == {"0.inner.0"}
@@ -249,6 +276,23 @@ class TestComplaints:
             with torch.no_grad():
                 without = model(x)
             assert torch.allclose(without, model(x), atol=1e-6)
+
+    def test_a_transformer_takes_masks_of_padding_without_gradients(self):
+        torch.manual_seed(0)
+        model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0), 2).eval()
+        lehr.quantize_(model, activations=None)
+        x, padding = torch.randn(2, 3, 8), torch.tensor([[False, False, True], [False, False, False]])
+        with torch.no_grad():
+            without = model(x, src_key_padding_mask=padding)
+        assert torch.allclose(without, model(x, src_key_padding_mask=padding), atol=1e-6)
+
+    def test_weights_loaded_too_late_are_warned_of(self):
+        model = small_net()
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        quantize_(model)
+        with pytest.warns(UserWarning, match="scales were fitted to other weights: load them before quantize_"):
+            model.load_state_dict(state)
+        model.load_state_dict(model.state_dict())  # its own
 
     def test_an_unknown_scale_is_an_error(self):
         with pytest.raises(ValueError, match="scale must be one of tensor, channel, fixed, got 'row'"):

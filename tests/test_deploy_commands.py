@@ -215,4 +215,6 @@ def test_resizing_keeps_proportions(tmp_path: Path):
     picture = np.zeros((20, 60, 3), dtype=np.uint8)
     picture[:, 20:40] = 255  # the middle third
     Image.fromarray(picture).save(tmp_path / "wide.png")
-    assert read_image(tmp_path / "wide.png", (3, 8, 8), resize=True).min() == 255
+    assert (
+        read_image(tmp_path / "wide.png", (3, 8, 8), resize=True).min() > 200
+    )  # squashed, the outer thirds would be 0

@@ -249,6 +249,10 @@ def test_a_formula_without_a_constant_says_why(text, message):
         parse(text).lipschitz()
 
 
+def test_a_slope_without_bound_matters_only_where_it_is():
+    assert 0.5 <= parse("max(sqrt(x0), 1)").lipschitz(side=4) < 0.6
+
+
 def test_a_wrong_domain_is_refused():
     with pytest.raises(ValueError, match="'x2' has 3 coordinates, got dimension 2"):
         parse("x2").lipschitz(dimension=2)

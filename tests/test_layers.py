@@ -330,6 +330,16 @@ def test_codes_count_more_levels_than_a_byte():
     assert lehr.Quantizer().codes(torch.zeros(1)).dtype == torch.uint8
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_codes_samples_and_values_agree_in_every_precision(dtype):
+    x = torch.linspace(-1, 1, 2001).to(dtype)
+    quantizer = lehr.Quantizer(scale=0.3).eval()
+    values = quantizer(x)
+    levels = torch.tensor(quantizer.levels)[quantizer.codes(x).long()]
+    assert torch.equal((levels * 0.3).to(dtype), values)
+    assert torch.equal(lehr.Quantizer(scale=0.3, mode="sample").eval()(x), values)
+
+
 class NoValues(TorchDispatchMode):
     """Forbids to read a tensor's values, and to copy one from the CPU to the device, which waits as well."""
 

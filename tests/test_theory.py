@@ -100,7 +100,7 @@ def test_touching_windows_of_the_paper_leave_no_jump_between_them():
 
 
 def test_without_noise_there_is_no_regularity():
-    for noise in (Dirac(), Normal(0.0)):
+    for noise in (Dirac(), Normal(0.0), Uniform(1e-31)):
         found = regularity(MultiStep.ternary(), noise)
         assert not found.continuous
         assert not found.differentiable

@@ -112,7 +112,7 @@ def test_noise_can_be_annealed_each_batch_and_the_backward_noise_with_it(tmp_pat
 
 
 def test_windows_of_the_straight_through_estimator_narrow_where_a_backward_law_says_so(tmp_path: Path) -> None:
-    annealing = Annealing("all-at-once", duration=2, backward_law=Linear(0.25))
+    annealing = Annealing("all-at-once", duration=2, backward_law=Linear(final=0.25))
     recipe = dataclasses.replace(RECIPE, algorithm=ANA(std=0, backward_std=0.4), annealing=annealing, epochs=3)
     spy = Spy()
     train(recipe, tmp_path / "run", callbacks=[spy])

@@ -21,7 +21,7 @@ import abc
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ from lehr.table import table
 class Law(abc.ABC):
     """A decay from 1 to `final` while progress goes from 0 to 1."""
 
-    final: float = 0.0
+    final: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         if not 0 <= self.final < math.inf:
@@ -168,10 +168,13 @@ class Annealer:
         if steps_per_epoch < 1:
             raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
         for given in (law, backward_law):
-            if given is not None and not callable(given):
+            if given is not None and (not callable(given) or isinstance(given, type)):
                 raise TypeError(f"a decay law is one such as Linear() or Power(2), got {given!r}")
         self.groups = layers_of(model) if groups is None else _named_groups(model, groups)
         self.windows = [windows] * len(self.groups) if isinstance(windows, Window) else list(windows)
+        for window in self.windows:
+            if not isinstance(window, Window):
+                raise TypeError(f"a window is one such as Window(0, 10), got {window!r}")
         if len(self.windows) != len(self.groups):
             raise ValueError(
                 f"the model has {len(self.groups)} layers to anneal and there are {len(self.windows)} windows; "
@@ -307,10 +310,12 @@ def layers_of(model: nn.Module) -> list[list[str]]:
 
 def _named_groups(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> list[list[str]]:
     paths = [path for layer in layers_of(model) for path in layer]
+    own_path = {model.get_submodule(path): path for path in paths}
+    modules = dict(model.named_modules(remove_duplicate=False))  # a shared module has several paths
     taken: dict[str, int] = {}
     for number, group in enumerate(groups, 1):
         for name in [group] if isinstance(group, str) else group:
-            below = [path for path in paths if path == name or path.startswith(f"{name}.")]
+            below = [own_path[part] for part in modules[name].modules() if part in own_path] if name in modules else []
             if not below:
                 raise ValueError(
                     f"group {number} names {name!r}, which holds no quantizer; there are {', '.join(paths)}"

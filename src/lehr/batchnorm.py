@@ -29,9 +29,11 @@ def batchnorms_of(model: nn.Module) -> dict[str, _BatchNorm]:
 def reestimate_(model: nn.Module, batches: Iterable[Tensor]) -> int:
     """Replace BatchNorm's statistics by the average over `batches` of the noise-free network; returns their number.
 
-    The mode (training or not) of every module is as before; without a batch nothing changes.
+    The mode (training or not) of every module is as before; without a batch nothing changes, nor after an error (such as
+    torch's, where a batch leaves BatchNorm a single value of a channel).
     """
     norms = batchnorms_of(model).values()
+    before = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers()]
     modes = {module: module.training for module in model.modules()}
     momenta = [norm.momentum for norm in norms]
     model.eval()
@@ -45,6 +47,10 @@ def reestimate_(model: nn.Module, batches: Iterable[Tensor]) -> int:
                     norm.train()
             model(batch)
             count += 1
+    except BaseException:
+        for buffer, value in before:
+            buffer.copy_(value)
+        raise
     finally:
         for module, training in modes.items():
             module.training = training

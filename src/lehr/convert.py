@@ -48,6 +48,16 @@ ACTIVATIONS: tuple[type[nn.Module], ...] = (
     nn.Sigmoid,
     nn.Tanh,
 )
+# Modules whose weights stay in full precision, though they may be most of a network's.
+_FLOAT: tuple[type[nn.Module], ...] = (
+    nn.modules.conv._ConvTransposeNd,
+    nn.RNNBase,
+    nn.RNNCellBase,
+    nn.MultiheadAttention,
+    nn.Bilinear,
+    nn.Embedding,
+    nn.EmbeddingBag,
+)
 _SAMPLE = 2**16  # weights that tell a scale as well as millions do
 Scale = Literal["tensor", "channel", "fixed"]
 Skip = str | Iterable[str] | Callable[[str, nn.Module], bool]
@@ -85,7 +95,7 @@ def quantize_(
     *,
     weights: AbstractQuantizer | None = Quantizer(),  # noqa: B008 - a template, copied for each layer and never changed
     activations: AbstractQuantizer | None = Quantizer(),  # noqa: B008
-    replace: tuple[type[nn.Module], ...] = ACTIVATIONS,
+    replace: type[nn.Module] | Iterable[type[nn.Module]] = ACTIVATIONS,
     skip: Skip = (),
     skip_first: bool = False,
     skip_last: bool = False,
@@ -101,15 +111,18 @@ def quantize_(
 
     A module used at several places is converted once and stays shared; layers with one tied weight keep it and share
     one quantizer; what is quantized already is left alone. Subclasses of torch's layers are kept, since what they
-    compute is their own. Calls such as `torch.relu(x)` inside a `forward` cannot be seen: make them modules.
+    compute is their own, and so are transposed convolutions, recurrent layers, attention's own projections and
+    embeddings. Calls such as `torch.relu(x)` inside a `forward` cannot be seen: make them modules. Load trained weights
+    before converting: the scales are fitted to those that are there.
     """
     if weights is None and activations is None:
         raise ValueError("weights=None and activations=None leave nothing to quantize")
     if scale not in get_args(Scale):
         raise ValueError(f"scale must be one of {', '.join(get_args(Scale))}, got {scale!r}")
+    replace = (replace,) if isinstance(replace, type) else tuple(replace)
     modules = dict(model.named_modules())
-    skipped = _skipper(skip, modules)
-    layers = [path for path, module in modules.items() if isinstance(module, tuple(_QUANTIZED))]
+    skipped = _skipper(skip, model)
+    layers = [path for path, module in modules.items() if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)]
     reasons = {}
     if skip_last and layers:
         reasons[layers[-1]] = "last layer"
@@ -129,10 +142,12 @@ def quantize_(
     changes: list[Change] = []
     for path, module in modules.items():
         is_layer, is_activation = isinstance(module, tuple(_QUANTIZED)), isinstance(module, replace)
-        if not is_layer and not is_activation:
+        if not is_layer and not is_activation and not isinstance(module, _FLOAT):
             continue
         change = Change(path, type(module).__name__, "kept")
-        if isinstance(module, tuple(_QUANTIZED.values())):
+        if isinstance(module, _FLOAT):
+            changes.append(_kept(change, reasons.get(path, "weights of this kind stay")))
+        elif isinstance(module, tuple(_QUANTIZED.values())):
             changes.append(_kept(change, "quantized already"))
         elif path in reasons or skipped(path, module):
             changes.append(_kept(change, reasons.get(path, "skipped")))
@@ -153,11 +168,15 @@ def quantize_(
             changes.append(Change(path, change.was, type(quantizer).__name__, len(quantizer.levels)))
 
     for module in modules.values():
-        if isinstance(module, nn.TransformerEncoderLayer) and any(
-            isinstance(part, AbstractQuantizer) for part in module.modules()
-        ):
-            # Without gradients torch would go past the quantizers; so it says no fast path is possible.
-            module.activation_relu_or_gelu = 0  # pyright: ignore[reportAttributeAccessIssue]
+        if not isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer):
+            continue
+        if any(isinstance(part, AbstractQuantizer) for part in module.modules()):
+            # Without gradients torch would go past the quantizers; so it says no fast path is possible, nor the nested
+            # tensors that only this path can take.
+            if isinstance(module, nn.TransformerEncoder):
+                module.use_nested_tensor = False
+            else:
+                module.activation_relu_or_gelu = 0  # pyright: ignore[reportAttributeAccessIssue]
     result = Conversion(tuple(changes))
     if not result.converted:
         found = (
@@ -230,16 +249,18 @@ def _fitted(template: AbstractQuantizer, path: str, layer: nn.Module, scale: Sca
     return quantizer.to(weight.device, weight.dtype)
 
 
-def _skipper(skip: Skip, modules: dict[str, nn.Module]) -> Callable[[str, nn.Module], bool]:
+def _skipper(skip: Skip, model: nn.Module) -> Callable[[str, nn.Module], bool]:
     if callable(skip):
         return skip
+    modules = dict(model.named_modules(remove_duplicate=False))  # a shared module has several paths
     paths = (skip,) if isinstance(skip, str) else tuple(skip)
     unknown = [path for path in paths if path not in modules]
     if unknown:
         raise ValueError(
             f"skip names {unknown[0]!r}, which is no module of the model: {', '.join(filter(None, modules))}"
         )
-    return lambda path, _: any(path == name or path.startswith(f"{name}.") for name in paths)
+    kept = {module for path in paths for module in modules[path].modules()}
+    return lambda _, module: module in kept
 
 
 def _base(module: nn.Module) -> type[nn.Module]:

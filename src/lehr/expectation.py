@@ -129,9 +129,9 @@ class _Quantize(torch.autograd.Function):
     @staticmethod
     def forward(x, step, kind, mean, std, backward, backward_mean, backward_std, mode, generator, scale):
         if mode == "sample":
-            unit = torch.empty_like(x, dtype=_wide(x.dtype))
+            unit = torch.empty_like(x, dtype=wide(x.dtype))
             noise = kind.draw(unit, kind.width(std), generator).add_(mean)
-            drawn = blockwise(step, noise.add_(x if _is(scale, 1) else x / scale))
+            drawn = blockwise(step, noise.add_(x if _is(scale, 1) else x.to(unit.dtype) / scale))
             return (drawn if _is(scale, 1) else drawn.mul_(scale)).to(x.dtype)
         return _evaluate(_value_formula(x.dtype, step, kind, mean, std, scale, mode), x)
 
@@ -340,7 +340,7 @@ def _formula(
     already: there is nothing to choose where the width is not known. `ramp` makes the formula of one operation that
     smooth is where it is Hardtanh. Half precision is computed in single, as the fused kernels of compilers do.
     """
-    narrow, dtype = dtype, _wide(dtype)
+    narrow, dtype = dtype, wide(dtype)
     one = not isinstance(std, Tensor) or std.numel() == 1
     spread = _known_width(kind, std) if one else std  # many widths are computed a block at a time
     mean, scale = known(mean), known(scale)
@@ -461,5 +461,6 @@ def _sum(terms: Sequence[tuple[Callable[..., Tensor], tuple[Any, ...], float]], 
     return total
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """What numbers of a dtype are computed in: single precision for half."""
     return dtype if dtype in (torch.float32, torch.float64) else torch.float32

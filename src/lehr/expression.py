@@ -147,7 +147,7 @@ class Expression:
         if steepness == math.inf:
             raise ValueError(
                 f"no finite Lipschitz constant found for {self.text!r} on [0, {side:g}]^{dimension}: "
-                f"its slope has no bound there; if you know one, give it"
+                f"interval arithmetic finds no bound of its slope; if you know one, give it"
             )
         return steepness
 

@@ -173,10 +173,8 @@ def _power(u: Interval, exponent: float) -> Interval:
         u = Interval(torch.where(u.low > -(2.0**-1000), u.low.clamp_min(0), u.low), u.high)
     if not whole and bool((u.low < 0).any()):
         raise ValueError(f"a power {exponent:g} needs a base that is not negative, but it reaches {_lowest(u):.4g}")
-    if exponent < 0 and bool(((u.low <= 0) & (u.high >= 0)).any()):
-        if whole:
-            raise ValueError(f"a division by a quantity between {_lowest(u):.4g} and {_highest(u):.4g}, which may be 0")
-        return Interval(u.high.pow(exponent), torch.full_like(u.low, torch.inf))  # a root's slope at 0
+    if whole and exponent < 0 and bool(((u.low <= 0) & (u.high >= 0)).any()):
+        raise ValueError(f"a division by a quantity between {_lowest(u):.4g} and {_highest(u):.4g}, which may be 0")
     powers = u.low.pow(exponent), u.high.pow(exponent)
     low, high = torch.minimum(*powers), torch.maximum(*powers)
     if whole and exponent > 0 and exponent % 2 == 0:

@@ -22,13 +22,14 @@ from __future__ import annotations
 import abc
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from lehr.expectation import Mode, check, linear_by_rows, quantize_with
+from lehr.expectation import Mode, check, linear_by_rows, quantize_with, wide
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Noise, Number, Uniform, all_hold, shown
 
@@ -60,6 +61,7 @@ class AbstractQuantizer(nn.Module, abc.ABC):
     @torch.no_grad()
     def codes(self, x: Tensor) -> Tensor:
         """The index of each value's level, without noise."""
+        x = x.to(wide(x.dtype))  # as the values are computed
         return level_codes(x if self.scale is None else x / self.scale, self.step)
 
 
@@ -218,6 +220,17 @@ class _QuantizedWeight(nn.Module):
         super().reset_parameters()  # pyright: ignore[reportAttributeAccessIssue]
         if "quantizer" in self._modules:  # torch's own constructor calls this before there is one
             around_thresholds_(self.weight, self.quantizer)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """A full-precision checkpoint has weights and no scale: the one there is was fitted to others."""
+        own = any(key.startswith(f"{prefix}quantizer.") for key in state_dict)
+        if f"{prefix}weight" in state_dict and not own and self.quantizer.scale is not None:
+            warnings.warn(
+                "full-precision weights are loaded into quantized layers, whose scales were fitted to other weights: "
+                "load them before quantize_",
+                stacklevel=2,
+            )
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class Linear(_QuantizedWeight, nn.Linear):

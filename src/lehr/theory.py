@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from lehr.expectation import Mode, expected_slope, lipschitz
 from lehr.layers import Quantizer
 from lehr.multistep import MultiStep
-from lehr.noise import Noise, Uniform
+from lehr.noise import NEGLIGIBLE, Noise, Uniform
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Regularity:
 
 def regularity(step: MultiStep, noise: Noise) -> Regularity:
     """Theorem 2 for one of the noises of `lehr.noise`; infinities stand where there is no noise."""
-    if float(noise.std) == 0:
+    if float(noise.std) <= NEGLIGIBLE:
         return Regularity(False, False, math.inf, math.inf, math.inf)
     jump = slope_jump(step, noise)
     bound = (step.levels[-1] - step.levels[0]) * total_variation(noise) / 2
@@ -61,14 +61,14 @@ def regularity(step: MultiStep, noise: Noise) -> Regularity:
 
 def derivative(step: MultiStep, noise: Noise, x: Tensor) -> Tensor:
     """d/dx E[σ(x + ν)] = Σ_k δq_k f(x - θ_k), Theorem 2 (ii); 0 without noise."""
-    if float(noise.std) == 0:
+    if float(noise.std) <= NEGLIGIBLE:
         return torch.zeros_like(x)
     return expected_slope(x + noise.mean, step, type(noise), noise.width(noise.std))
 
 
 def total_variation(noise: Noise) -> float:
     """|Df|(ℝ): a density that rises to its peak at the mean and falls again varies by twice the peak."""
-    if float(noise.std) == 0:
+    if float(noise.std) <= NEGLIGIBLE:
         return math.inf
     return 2 * float(noise.pdf(torch.tensor(float(noise.mean), dtype=torch.float64)))
 
@@ -79,7 +79,7 @@ def slope_jump(step: MultiStep, noise: Noise) -> float:
     Under uniform noise of half-width w the slope rises by δq_k/2w at θ_k - w and falls by it at θ_k + w; where one
     window ends as another begins, the two make up for each other.
     """
-    if float(noise.std) == 0:
+    if float(noise.std) <= NEGLIGIBLE:
         return math.inf
     if not isinstance(noise, Uniform):
         return 0.0
@@ -140,7 +140,8 @@ def collapse(model: nn.Module, x: Tensor, kind: type[Noise], stds: Sequence[floa
 def margin(model: nn.Module, x: Tensor) -> float:
     """The least distance, in units of the scale, of any quantizer's argument from a threshold, at the inputs `x`.
 
-    Noise of no greater half-width changes no bit of the output.
+    Noise of a smaller half-width reaches over no threshold, so that it changes nothing of the output: no bit of it where
+    the levels add up exactly, as 1, 0 and -1 do, and else no more than rounding does.
     """
     least = math.inf
 

@@ -16,7 +16,9 @@ The noise of its quantizers is annealed by the recipe's schedule, unless `anneal
 from __future__ import annotations
 
 import abc
+import typing
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +65,17 @@ class Algorithm(abc.ABC):
 
     def after_training_(self, model: nn.Module) -> None:  # noqa: B027
         """Make the model what will be deployed, such as removing noise that no schedule removes; twice is as once."""
+
+
+def check_choices(algorithm: Algorithm) -> None:
+    """Raise ValueError for a setting that is none of the words it can be."""
+    for name, hint in typing.get_type_hints(type(algorithm)).items():
+        parts = (hint, *typing.get_args(hint))
+        words = [word for part in parts if typing.get_origin(part) is Literal for word in typing.get_args(part)]
+        choices = words + [None] * (type(None) in parts)
+        if words and getattr(algorithm, name) not in choices:
+            told = ", ".join(map(repr, choices))
+            raise ValueError(f"{name} must be one of {told}, got {getattr(algorithm, name)!r}")
 
 
 def quantized_layers(model: nn.Module) -> Iterator[tuple[str, Linear | Conv1d | Conv2d | Conv3d]]:

@@ -20,7 +20,7 @@ from typing import Literal
 
 from torch import nn
 
-from lehr.algorithms.algorithm import Algorithm, clip_, quantized_layers
+from lehr.algorithms.algorithm import Algorithm, check_choices, clip_, quantized_layers
 from lehr.convert import Conversion, Scale, quantize_
 from lehr.expectation import Mode
 from lehr.layers import Quantizer
@@ -66,6 +66,7 @@ class ANA(Algorithm):
     noisy: Literal["both", "weights", "activations"] = "both"
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ValueError(f"clip must be positive, or None for no clipping, got {self.clip}")
         quantizer = self._quantizer("ternary", self.std)  # complains about a wrong noise now

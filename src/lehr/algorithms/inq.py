@@ -26,7 +26,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lehr.algorithms.algorithm import Algorithm, quantized_layers
+from lehr.algorithms.algorithm import Algorithm, check_choices, quantized_layers
 from lehr.convert import Conversion, quantize_
 from lehr.layers import AbstractQuantizer
 from lehr.multistep import MultiStep
@@ -117,6 +117,7 @@ class INQ(Algorithm):
     last: bool = True
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if not 2 <= self.bits <= 6:
             raise ValueError(f"bits must be between 2, which is ternary, and 6, got {self.bits}")
         rising = all(a < b for a, b in itertools.pairwise((0.0, *self.portions)))

@@ -250,7 +250,9 @@ def _charts(history: History) -> dict[str, Chart]:
         "accuracy": lines("Accuracy", longest, stages("accuracy"), end=both, unit="percent", bands=bands, ceiling=1.0),
         "loss": lines("Loss", longest, stages("loss"), end=both, bands=bands, floor=0.0, log=steep),
         "forward": lines("Forward std", noisy_times, layers("std/forward", "layer "), end=end, bands=bands, floor=0.0),
-        "backward": lines("Backward std", noisy_times, layers("std/backward", "layer "), end=end, bands=bands, floor=0.0),
+        "backward": lines(
+            "Backward std", noisy_times, layers("std/backward", "layer "), end=end, bands=bands, floor=0.0
+        ),
         "changed": lines(
             "Weights that changed level", times, layers("changed"), end=end, unit="percent", bands=bands, log=True
         ),
