@@ -140,8 +140,8 @@ def collapse(model: nn.Module, x: Tensor, kind: type[Noise], stds: Sequence[floa
 def margin(model: nn.Module, x: Tensor) -> float:
     """The least distance, in units of the scale, of any quantizer's argument from a threshold, at the inputs `x`.
 
-    Noise of a smaller half-width reaches over no threshold, so that it changes nothing of the output: no bit of it where
-    the levels add up exactly, as 1, 0 and -1 do, and else no more than rounding does.
+    Noise of a smaller half-width reaches over no threshold, so that it changes nothing of the output: no bit where the
+    levels add up exactly, as 1, 0 and -1 do, and else no more than rounding does.
     """
     least = math.inf
 

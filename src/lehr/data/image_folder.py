@@ -35,7 +35,7 @@ MAPPINGS = (
 
 
 def read_folder(folder: Path, classes: Sequence[str] | None = None, *, size: int) -> ImageFiles:
-    """Read a folder of class folders; `classes` are those of the training images, or all there are, each with images."""
+    """Read a folder of class folders; `classes` are those of the training images; without them, all there are."""
     found = sorted(entry.name for entry in _scan(folder) if entry.is_dir())
     if not found:
         raise DataError(f"{folder}: expected a folder for each class, found none")
