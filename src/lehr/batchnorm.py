@@ -29,8 +29,8 @@ def batchnorms_of(model: nn.Module) -> dict[str, _BatchNorm]:
 def reestimate_(model: nn.Module, batches: Iterable[Tensor]) -> int:
     """Replace BatchNorm's statistics by the average over `batches` of the noise-free network; returns their number.
 
-    The mode (training or not) of every module is as before. Without a batch nothing changes, nor after an error, such as
-    torch's own where a batch leaves BatchNorm a single value of a channel.
+    The mode (training or not) of every module is as before. Without a batch nothing changes, nor after an error, as of
+    torch where a batch leaves BatchNorm a single value of a channel.
     """
     norms = batchnorms_of(model).values()
     before = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers()]
