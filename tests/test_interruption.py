@@ -85,6 +85,25 @@ def test_ctrl_c_in_the_first_epoch_is_resumed_from_the_beginning(begun: Lehr, tm
     assert_same(run, whole)
 
 
+def test_ctrl_c_reaches_reader_processes_too_and_they_say_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ("imagenet-small-alexnet-ana", "--data.root", tmp_path, "--data.workers", 2, "--out", run)
+    command = Lehr("train", *words, output=tmp_path / "log")
+    command.wait_for(lambda: (run / "metrics.csv").exists() and len(_children(command)) >= 2)
+    time.sleep(0.5)  # they are at work
+    for pid in (*_children(command), command.process.pid):
+        assert pid is not None
+        os.kill(pid, signal.SIGINT)
+    assert command.wait() == 130
+    assert command.output.endswith(f"lehr train: stopped by SIGINT; continue with: lehr train --resume {run}\n")
+    assert "Traceback" not in command.output
+
+
+def _children(command: Lehr) -> list[int]:
+    tasks = Path(f"/proc/{command.process.pid}/task").glob("*/children")
+    return [int(word) for task in tasks for word in task.read_text().split()]
+
+
 def test_kill_in_the_middle_of_an_epoch_loses_that_epoch_alone(begun: Lehr, tmp_path: Path, whole: RunFolder) -> None:
     run = tmp_path / "run"
     begun.wait_for(RunFolder(run).checkpoint(3).exists)

@@ -138,6 +138,11 @@ def test_a_wrong_plan_is_one_sentence(chosen: list[str], base: str, seeds: int, 
         plan(chosen, base, seeds=seeds, folder=tmp_path)
 
 
+def test_several_devices_are_for_single_runs(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="a comparison trains on one device"):
+        plan(["ana"], "digits", seeds=1, folder=tmp_path, overrides=["--devices", "2", "--strategy", "ddp"])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

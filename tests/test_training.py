@@ -31,6 +31,7 @@ from lehr.training.measures import changed_shares, level_codes, level_shares
 from lehr.training.recipe import Annealing, Data, Model, Optimizer, Recipe, Schedule
 from lehr.training.recipes import named
 from lehr.training.run import build, evaluate, load_network, load_run, network_of, unused_path
+from lehr.training.tally import Tally
 from processes import lehr as lehr_process
 
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
@@ -470,12 +471,17 @@ def test_batchnorm_is_reestimated_from_images_as_training_sees_them(augment: boo
     assert [len(batch) for batch in seen] == [256, 256]
 
 
+def test_of_no_images_there_is_no_accuracy() -> None:
+    assert all(math.isnan(number) for number in Tally().read())
+
+
 # Other ways to compute.
 
 
-def test_bfloat16_trains_and_is_evaluated_in_full_precision(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clip", [(), ("--optimizer.clip_norm", "1")])
+def test_bfloat16_trains_and_is_evaluated_in_full_precision(tmp_path: Path, clip: tuple[str, ...]) -> None:
     run = tmp_path / "run"
-    words = ("digits-ana", "--precision", "bf16-mixed", "--epochs", 4, "--annealing.duration", 1, "--out", run)
+    words = ("digits-ana", "--precision", "bf16-mixed", "--epochs", 4, "--annealing.duration", 1, *clip, "--out", run)
     code, output = lehr_process("train", *words, output=tmp_path / "log")
     assert code == 0, output
     results = json.loads((run / "results.json").read_text())

@@ -16,7 +16,9 @@ needs one factor for the pixel, one for its grey and one offset for each image.
 torch.Size([8, 3, 32, 32])
 """
 
+import functools
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,17 +61,23 @@ class Colour:
         if images.ndim != 4 or images.shape[1] != 3:
             raise ValueError(f"colours are changed in images (batch, 3, height, width), got {tuple(images.shape)}")
         batch, device = len(images), images.device
-        reach = torch.tensor((self.brightness, self.contrast, self.saturation), device=device)
+        reach = _constant((self.brightness, self.contrast, self.saturation), device)
         factors = 1 + reach * (2 * torch.rand((batch, 3), generator=generator, device=device) - 1)
         brightness, contrast, saturation = factors[:, :, None].unbind(1)  # (batch, 1) each
         multiples = self.lighting * torch.randn((batch, 3), generator=generator, device=device)
-        components = torch.tensor(EIGENVECTORS, device=device) * torch.tensor(EIGENVALUES, device=device)
+        components = _constant(EIGENVECTORS, device) * _constant(EIGENVALUES, device)
         lighting = 255 * multiples @ components.T  # (batch, 3)
 
         pixels = images.permute(0, 2, 3, 1).flatten(1, 2).to(torch.float32, copy=True)  # (batch, pixel, 3)
-        grey = pixels @ torch.tensor(GREY, device=device)  # (batch, pixel)
+        grey = pixels @ _constant(GREY, device)  # (batch, pixel)
         offset = brightness * (1 - contrast) * grey.mean(1, keepdim=True) + lighting  # (batch, 3)
         towards_grey = grey.mul_(brightness * contrast * (1 - saturation))
         pixels.mul_((brightness * contrast * saturation)[:, :, None]).add_(towards_grey[:, :, None])
         pixels.add_(offset[:, None, :] + 0.5).clamp_(0, 255)  # a half, since whole numbers are made by cutting off
         return pixels.to(torch.uint8).unflatten(1, images.shape[2:]).permute(0, 3, 1, 2)
+
+
+@functools.cache
+def _constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
+    """Numbers on a device, brought there once: each time would wait for it."""
+    return torch.tensor(values, device=device)

@@ -1,6 +1,7 @@
 """Reader processes: what they hand over, and how they are set up."""
 
 import os
+import signal
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -70,7 +71,9 @@ def usual_readers() -> int:
 
 
 def _start_reader(number: int) -> None:
-    """Let a reader end without a word when the process that trains is gone."""
+    """Let a reader end without a word when the process that trains is gone, and leave signals to that process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to all
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     shown = sys.excepthook
 
     def quiet(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

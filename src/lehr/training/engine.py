@@ -238,7 +238,7 @@ def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> 
         asked = f"accelerator {recipe.accelerator}, devices {recipe.devices}, strategy {recipe.strategy}"
         raise ValueError(f"{asked}: {error}") from error
     if trainer.strategy.root_device.type == "cpu":
-        if recipe.precision == "bf16-mixed":
+        if trainer.precision == "bf16-mixed":  # which Lightning makes of 16-mixed here
             check_bfloat16()
         if recipe.compile:
             check_compiler()
@@ -253,6 +253,7 @@ def _finish(recipe: Recipe, record: Record, trainer: L.Trainer, task: Task, load
     if recipe.batchnorm_batches:
         trainer.validate(task, datamodule=loaders, verbose=False)
         results |= {name.replace("/", "/running_"): value for name, value in task.results.items()}
+        task.to(trainer.strategy.root_device)  # validation ended on the CPU
         reestimate_(task.model, (batch.to(task.device) for batch in task.batchnorm))
     trainer.validate(task, datamodule=loaders, verbose=False)
     results |= _skipped("val", trainer, trainer.val_dataloaders)

@@ -104,7 +104,7 @@ def evaluate(path: Path, device: torch.device | str | None = None) -> dict[str, 
     model, loss = model.to(device), recipe.loss.build()
     results = {}
     for name, dataset in (("val", splits.validation), ("test", splits.test)):
-        tally = Tally()
+        tally = Tally(device)
         for images, labels in batches_of(dataset, _EVALUATED_AT_ONCE, device=device):
             scores = model(images)
             tally.add(loss(scores, labels), scores, labels)

@@ -70,6 +70,8 @@ def plan(chosen: Sequence[str], base: str, *, seeds: int, folder: Path, override
     for seed in range(seeds):  # so that a comparison that is stopped has whole seeds
         for method in unique:
             recipe = named(f"{base}-{method}", [*overrides, "--seed", str(seed)])
+            if recipe.devices * recipe.num_nodes > 1:
+                raise RecipeError("a comparison trains on one device: train on several with lehr train, then compare")
             run = Planned(method, recipe, folder / f"{method}-seed{seed}")
             if run.begun:
                 _check_same(run.path, read(RunFolder(run.path).recipe), recipe)

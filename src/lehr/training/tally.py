@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 
 class Tally:
-    """A running sum over samples.
+    """A running sum over samples, on `device`.
 
     >>> tally = Tally()
     >>> tally.add(torch.tensor(0.5), torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
@@ -17,8 +18,10 @@ class Tally:
     (0.5, 0.5)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | str = "cpu") -> None:
         self.count = 0
+        self._loss = torch.zeros((), device=device)
+        self._correct = torch.zeros((), dtype=torch.int64, device=device)
 
     def add(
         self,
@@ -27,16 +30,13 @@ class Tally:
         labels: Tensor,  # (batch,)
     ) -> None:
         """Count a batch."""
-        if self.count == 0:
-            self._loss = torch.zeros((), device=scores.device)
-            self._correct = torch.zeros((), dtype=torch.int64, device=scores.device)
         size = len(labels)
         self._loss.add_(loss.detach(), alpha=size)
         self._correct.add_((scores.argmax(1) == labels).sum())
         self.count += size
 
     def read(self, total: Callable[[Tensor], Tensor] = lambda sums: sums) -> tuple[float, float]:
-        """Mean loss and accuracy; `total` adds the sums of several processes."""
+        """Mean loss and accuracy, NaN of nothing; `total` adds the sums of several processes."""
         sums = torch.stack([self._loss, self._correct, torch.full_like(self._loss, self.count)])
         loss, correct, count = total(sums).tolist()
-        return loss / count, correct / count
+        return (loss / count, correct / count) if count else (math.nan, math.nan)

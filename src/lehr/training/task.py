@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import random
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -69,7 +68,7 @@ class Task(L.LightningModule):
         self.teacher = teacher
         self.results: dict[str, float] = {}
         self._forward = torch.compile(model.forward) if compile else model.forward
-        self._tallies: defaultdict[str, Tally] = defaultdict(Tally)
+        self._tallies: dict[str, Tally] = {}
         self._unchecked: list[Tensor] = []
         self._noisy: list[Quantizer] = []
         self._running: dict[str, Tensor] = {}
@@ -77,8 +76,10 @@ class Task(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The optimizer and the schedule by their names in torch; the learning rate is set each step."""
-        # Fused kernels unscale the gradients of half precision themselves, so that they could not be clipped.
-        fused = self.trainer.precision != "16-mixed" or self.optimizer.clip_norm is None
+        # Fused kernels unscale the gradients of float16 themselves, after they were measured; and where they might,
+        # Lightning does not clip.
+        mixed, clipped = self.trainer.precision.endswith("-mixed"), self.optimizer.clip_norm is not None
+        fused = self.trainer.precision != "16-mixed" and not (mixed and clipped)
         optimizer = self.algorithm.wrap(self.optimizer.build(self.model.parameters(), fused=fused), self.model)
         epochs = self.trainer.max_epochs or 1
         steps_per_epoch = int(self.trainer.estimated_stepping_batches) // epochs
@@ -99,6 +100,7 @@ class Task(L.LightningModule):
         if isinstance(batches, Steps):
             batches.set_epoch(self.current_epoch)
         self.results = {}
+        self._begin("train")
         self.algorithm.before_epoch_(self.model, self.current_epoch, self.trainer.max_epochs or 0)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
@@ -120,6 +122,7 @@ class Task(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """All processes agree on BatchNorm's statistics; then, where wanted, these without noise, for a while."""
+        self._begin("val")
         if self.trainer.state.fn != TrainerFn.FITTING:
             return
         if self.trainer.world_size > 1:
@@ -130,6 +133,7 @@ class Task(L.LightningModule):
         self._noisy = noisy_quantizers(self.model)
         images = (batch.to(self.device) for batch in self.batchnorm)
         self._running = self._reestimation.enter_context(reestimated(self.model, images))
+        self._begin(*(stage for stage, there in (("running", self._running), ("noisy", self._noisy)) if there))
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Without noise; for comparison with the noise of training, and with BatchNorm's statistics of training."""
@@ -160,6 +164,10 @@ class Task(L.LightningModule):
         self._check_finite(None)
         self._read("train", "train/")
 
+    def on_test_epoch_start(self) -> None:
+        """Count from 0."""
+        self._begin("test")
+
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Without noise."""
         self._evaluate("test", batch)
@@ -173,6 +181,10 @@ class Task(L.LightningModule):
         with torch.autocast(images.device.type, enabled=False):
             scores = torch.func.functional_call(self.model, buffers, images) if buffers else self.model(images)
             self._tallies[stage].add(self.loss(scores, labels), scores, labels)
+
+    def _begin(self, *stages: str) -> None:
+        """Count from 0; in every process, also in one that will find no image it can read."""
+        self._tallies |= {stage: Tally(self.device) for stage in stages}
 
     def _read(self, stage: str, prefix: str) -> None:
         """Loss and accuracy over all samples of all processes."""
