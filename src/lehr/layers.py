@@ -221,7 +221,7 @@ class _QuantizedWeight(nn.Module):
         if "quantizer" in self._modules:  # torch's own constructor calls this before there is one
             around_thresholds_(self.weight, self.quantizer)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """A full-precision checkpoint has weights and no scale: the one there is was fitted to others."""
         own = any(key.startswith(f"{prefix}quantizer.") for key in state_dict)
         if f"{prefix}weight" in state_dict and not own and self.quantizer.scale is not None:
@@ -230,7 +230,7 @@ class _QuantizedWeight(nn.Module):
                 "load them before quantize_",
                 stacklevel=2,
             )
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 class Linear(_QuantizedWeight, nn.Linear):

@@ -16,7 +16,6 @@ needs one factor for the pixel, one for its grey and one offset for each image.
 torch.Size([8, 3, 32, 32])
 """
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +76,6 @@ class Colour:
         return pixels.to(torch.uint8).unflatten(1, images.shape[2:]).permute(0, 3, 1, 2)
 
 
-@functools.cache
 def _constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
-    """Numbers on a device, brought there once: each time would wait for it."""
-    return torch.tensor(values, device=device)
+    """Numbers on a device, without a wait for it."""
+    return torch.tensor(values).to(device, non_blocking=True)

@@ -65,6 +65,6 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 def _opaque(image: Image.Image) -> Image.Image:
     """The image, if all of it can be seen."""
-    if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema()[0] < 255:
+    if image.has_transparency_data and np.asarray(image.convert("RGBA"))[..., 3].min() < 255:
         raise ValueError("parts of it are transparent, and have no colour: lay it on a ground first")
     return image
