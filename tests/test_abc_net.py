@@ -181,7 +181,7 @@ def test_a_user_model_of_other_dimensions_is_converted() -> None:
     [
         (lambda: ABCNet(bases=0), "bases must be at least 1, got 0"),
         (lambda: ABCNet(activations=0), "activations must be at least 1, got 0"),
-        (lambda: ABCNet(scale="fixed"), "scale must be tensor or channel, got 'fixed'"),  # pyright: ignore[reportArgumentType]
+        (lambda: ABCNet(scale="fixed"), "scale must be one of tensor, channel, got 'fixed'"),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_wrong_settings_are_told(make: Callable[[], ABCNet], message: str) -> None:

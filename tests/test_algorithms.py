@@ -354,8 +354,8 @@ def test_clip_is_in_units_of_the_scale_and_touches_nothing_within() -> None:
     ("make", "message"),
     [
         (lambda: ANA(std=-1), "std must be finite and not negative, got -1"),
-        (lambda: ANA(noisy="weight"), "noisy must be one of 'both', 'weights', 'activations', got 'weight'"),  # pyright: ignore[reportArgumentType]
-        (lambda: ANA(backward_noise="cauchy"), "backward_noise must be one of 'uniform', .*, None, got 'cauchy'"),  # pyright: ignore[reportArgumentType]
+        (lambda: ANA(noisy="weight"), "noisy must be one of both, weights, activations, got 'weight'"),  # pyright: ignore[reportArgumentType]
+        (lambda: ANA(backward_noise="cauchy"), "backward_noise must be one of uniform, .*, None, got 'cauchy'"),  # pyright: ignore[reportArgumentType]
         (lambda: ANA(clip=0), "clip must be positive, or None for no clipping, got 0"),
         (lambda: ANA(std=0), "without backward noise nothing is learned: give a backward_std above 0"),
         (lambda: ANA(backward_std=0), "without backward noise nothing is learned"),

@@ -153,7 +153,7 @@ def test_groups_are_cut_out_of_sequences_and_layers_anywhere() -> None:
     [
         (lambda: GroupNet(branches=0), "branches must be at least 1, got 0"),
         (lambda: GroupNet(group=0), "group must be at least 1, got 0"),
-        (lambda: GroupNet(decomposition="net"), "decomposition must be layer or group, got 'net'"),  # pyright: ignore[reportArgumentType]
+        (lambda: GroupNet(decomposition="net"), "decomposition must be one of layer, group, got 'net'"),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_wrong_settings_are_told(make: Callable[[], GroupNet], message: str) -> None:

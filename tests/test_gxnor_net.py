@@ -194,7 +194,7 @@ def test_ends_may_stay_in_full_precision() -> None:
         (lambda: GXNORNet(window=0), "window must be positive and finite, got 0"),
         (lambda: GXNORNet(reach=-1), "reach must be positive and finite, got -1"),
         (lambda: GXNORNet(nonlinearity=0), "nonlinearity must be positive and finite, got 0"),
-        (lambda: GXNORNet(derivative="round"), "derivative must be rectangular or triangular, got 'round'"),  # pyright: ignore[reportArgumentType]
+        (lambda: GXNORNet(derivative="round"), "derivative must be one of rectangular, triangular, got 'round'"),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_wrong_settings_are_told(make: Callable[[], GXNORNet], message: str) -> None:

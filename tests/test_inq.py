@@ -146,8 +146,8 @@ def test_asking_twice_for_an_epoch_freezes_no_more() -> None:
         ({"bits": 1}, "bits must be between 2, which is ternary, and 6, got 1"),
         ({"portions": (0.5, 0.4, 1.0)}, "portions must rise from above 0 to 1"),
         ({"portions": (0.5,)}, "portions must rise from above 0 to 1"),
-        ({"partition": "largest"}, "partition must be one of 'magnitude', 'random', got 'largest'"),
-        ({"top": "least_error"}, "top must be one of 'largest', 'least-error', got 'least_error'"),
+        ({"partition": "largest"}, "partition must be one of magnitude, random, got 'largest'"),
+        ({"top": "least_error"}, "top must be one of largest, least-error, got 'least_error'"),
         ({"delay": 1.0}, r"delay is a share of the training in \[0, 1\), got 1.0"),
     ],
 )

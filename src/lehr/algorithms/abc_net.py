@@ -34,7 +34,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from lehr.algorithms.algorithm import Algorithm
+from lehr.algorithms.algorithm import Algorithm, check_choices
 from lehr.algorithms.sequence import LAYERS, QUANTIZED, Layer, become_, inner_blocks, reporter
 from lehr.convert import Conversion
 from lehr.expectation import quantize_with
@@ -175,11 +175,10 @@ class ABCNet(Algorithm):
     scale: Scale = "tensor"
 
     def __post_init__(self) -> None:
+        check_choices(self)
         for name in ("bases", "activations"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.scale not in ("tensor", "channel"):
-            raise ValueError(f"scale must be tensor or channel, got {self.scale!r}")
 
     @torch.no_grad()
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:

@@ -74,7 +74,7 @@ def check_choices(algorithm: Algorithm) -> None:
         words = [word for part in parts if typing.get_origin(part) is Literal for word in typing.get_args(part)]
         choices = words + [None] * (type(None) in parts)
         if words and getattr(algorithm, name) not in choices:
-            told = ", ".join(map(repr, choices))
+            told = ", ".join(map(str, choices))
             raise ValueError(f"{name} must be one of {told}, got {getattr(algorithm, name)!r}")
 
 

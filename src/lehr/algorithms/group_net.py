@@ -36,7 +36,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lehr.algorithms.algorithm import Algorithm
+from lehr.algorithms.algorithm import Algorithm, check_choices
 from lehr.algorithms.sequence import QUANTIZED, Block, Layer, Place, become_, inner_blocks, reporter
 from lehr.algorithms.xnor_net import ScaledSign, fit_scales_
 from lehr.convert import ACTIVATIONS, Conversion
@@ -73,11 +73,10 @@ class GroupNet(Algorithm):
     group: int = 2
 
     def __post_init__(self) -> None:
+        check_choices(self)
         for name in ("branches", "group"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.decomposition not in ("layer", "group"):
-            raise ValueError(f"decomposition must be layer or group, got {self.decomposition!r}")
 
     @torch.no_grad()
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:

@@ -36,7 +36,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lehr.algorithms.algorithm import Algorithm, quantized_layers
+from lehr.algorithms.algorithm import Algorithm, check_choices, quantized_layers
 from lehr.convert import Conversion, fit_scale, quantize_
 from lehr.layers import AbstractQuantizer, Quantizer
 from lehr.multistep import MultiStep
@@ -87,14 +87,13 @@ class GXNORNet(Algorithm):
     last: bool = True
 
     def __post_init__(self) -> None:
+        check_choices(self)
         for name in ("weights", "activations"):
             if not 0 <= getattr(self, name) <= _LARGEST_SPACE:
                 raise ValueError(f"{name} is the N of Z_N, 0 to {_LARGEST_SPACE}, got {getattr(self, name)}")
         for name in ("window", "reach", "nonlinearity"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
-        if self.derivative not in ("rectangular", "triangular"):
-            raise ValueError(f"derivative must be rectangular or triangular, got {self.derivative!r}")
 
     @property
     def averages(self) -> bool:

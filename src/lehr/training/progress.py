@@ -22,7 +22,18 @@ def progress() -> L.Callback:
     return Bar() if sys.stderr.isatty() else Lines()
 
 
-class Bar(L.Callback):
+class _Accuracy(L.Callback):
+    """Remembers the last validation, in words."""
+
+    _accuracy = ""
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """The accuracy without noise."""
+        assert isinstance(pl_module, Task)
+        self._accuracy = f"  accuracy {pl_module.results['val/accuracy']:.2%}"
+
+
+class Bar(_Accuracy):
     """One line for the whole run, drawn ten times a second by rich; gone when training ends."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -42,7 +53,6 @@ class Bar(L.Callback):
         done = self._steps * trainer.current_epoch
         self._line = self._progress.add_task("", total=total, completed=done, numbers="")
         self._looked = 0.0
-        self._accuracy = ""
         self._progress.start()
 
     def on_train_batch_end(
@@ -60,11 +70,6 @@ class Bar(L.Callback):
             numbers=f"loss {outputs['loss'].item():.4f}{self._accuracy}",
         )
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """The accuracy without noise."""
-        assert isinstance(pl_module, Task)
-        self._accuracy = f"  accuracy {pl_module.results['val/accuracy']:.2%}"
-
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Leave the terminal as it was."""
         self._progress.stop()
@@ -75,7 +80,7 @@ class Bar(L.Callback):
             self._progress.stop()
 
 
-class Lines(L.Callback):
+class Lines(_Accuracy):
     """A line a minute, for what runs in the background and is looked at later."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -83,7 +88,6 @@ class Lines(L.Callback):
         self._steps = int(trainer.num_training_batches)
         self._before = self._steps * trainer.current_epoch
         self._began = self._told = time.monotonic()
-        self._accuracy = ""
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -101,8 +105,3 @@ class Lines(L.Callback):
         numbers = f"loss {outputs['loss'].item():.4f}{self._accuracy}"
         where = f"{trainer.default_root_dir}: epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
         print(f"{where}  {done / total:.0%}  {times}  {numbers}", file=sys.stderr, flush=True)
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """The accuracy without noise."""
-        assert isinstance(pl_module, Task)
-        self._accuracy = f"  accuracy {pl_module.results['val/accuracy']:.2%}"
