@@ -104,6 +104,22 @@ def test_a_loss_that_is_no_number_in_several_processes_is_told_once(tmp_path: Pa
     assert "Traceback" not in errors
 
 
+def test_more_processes_of_torchrun_than_devices_are_refused(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    process = subprocess.run(
+        [*torchrun, "lehr", "train", *RECIPE[:5], "--accelerator", "cpu"],
+        env=ENVIRONMENT,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert process.returncode != 0
+    assert "torchrun started 2 processes, but devices is 1 and num_nodes 1: give --devices" in process.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_batch_is_dealt_out_evenly_or_not_at_all() -> None:
     loaders = Loaders(load("digits"), Data("digits", batch_size=63), seed=0)
     trainer: Any = SimpleNamespace(

@@ -92,10 +92,15 @@ def test_folders_without_classes_or_images_are_refused(tmp_path):
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_flat_folder_has_its_classes_from_a_mapping_file(flat, name, text, beside):
     (flat / ("" if beside else "val") / name).write_text(text)
-    assert is_flat(flat / "val")
+    assert is_flat(flat / "val", CLASSES)
     files = read_flat(flat / "val", CLASSES, find_mapping(flat / "val"), size=32)
     assert files.labels.tolist() == [2, 0, 1]
     assert files.path(0) == flat / "val" / FLAT[0]
+
+
+def test_an_image_gone_astray_beside_class_folders_does_not_make_the_folder_flat(root):
+    (root / "val" / "class_0" / "000.jpg").rename(root / "val" / "astray.jpg")
+    assert load(root, validation=3)[2].labels.tolist() == [0, 1, 1, 2, 2]
 
 
 def test_the_official_kit_numbers_classes_in_an_order_of_its_own(flat):

@@ -88,3 +88,8 @@ def test_a_folder_without_a_validation_is_refused(tmp_path):
 def test_a_single_epoch_is_a_point():
     (line,) = validation_error([Curve("a", [1], [0.1])]).axes[0].lines
     assert line.get_marker() == "o"
+
+
+def test_a_run_whose_name_begins_with_an_underscore_is_in_the_legend():
+    legend = validation_error([Curve("_old", [1], [0.1])]).axes[0].get_legend()
+    assert [text.get_text().strip() for text in legend.get_texts()] == ["_old"]

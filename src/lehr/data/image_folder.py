@@ -66,9 +66,9 @@ def read_flat(folder: Path, classes: Sequence[str], mapping: Path, *, size: int)
     return ImageFiles(folder, Names(names), torch.arange(len(names)), torch.tensor(labels), tuple(classes), size)
 
 
-def is_flat(folder: Path) -> bool:
-    """Whether the images lie in the folder itself."""
-    return bool(_images(folder))
+def is_flat(folder: Path, classes: Sequence[str]) -> bool:
+    """Whether the images lie in the folder itself; one that went astray beside folders of these classes is none."""
+    return bool(_images(folder)) and not any((folder / name).is_dir() for name in classes)
 
 
 def find_mapping(folder: Path) -> Path:

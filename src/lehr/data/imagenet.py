@@ -63,7 +63,7 @@ def load_images(root: Path, *, size: int = 224, seed: int = 0, validation: int |
     else:
         training = read_folder(home / "train", size=size)
         folder = home / "val"
-        if is_flat(folder):
+        if is_flat(folder, training.classes):
             test = read_flat(folder, training.classes, find_mapping(folder), size=size)
         else:
             test = read_folder(folder, training.classes, size=size)

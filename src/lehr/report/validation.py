@@ -95,7 +95,8 @@ def _draw(axes: Axes, curve: Curve, number: int) -> float:
     epochs, errors = zip(*kept, strict=True)
     colour, dash = CYCLE[number % len(CYCLE)], DASHES[number // len(CYCLE) % len(DASHES)]
     marker = "o" if len(kept) == 1 else ""  # which is no line yet
-    axes.plot(epochs, errors, color=colour, linestyle=dash, marker=marker, linewidth=1.1, label=curve.label)
+    label = f" {curve.label}" if curve.label.startswith("_") else curve.label  # which matplotlib would leave out
+    axes.plot(epochs, errors, color=colour, linestyle=dash, marker=marker, linewidth=1.1, label=label)
     return max(epochs)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import LambdaCallback
@@ -215,6 +216,7 @@ def _teacher(recipe: Recipe, student: nn.Module, folder: RunFolder, splits: Spli
 
 
 def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> L.Trainer:
+    _check_launched(recipe)
     keep_freed_memory()
     try:
         trainer = L.Trainer(
@@ -243,6 +245,16 @@ def _trainer(recipe: Recipe, folder: RunFolder, callbacks: list[L.Callback]) -> 
         if recipe.compile:
             check_compiler()
     return trainer
+
+
+def _check_launched(recipe: Recipe) -> None:
+    """Lightning would train as many networks as torchrun starts processes, each into the same folder."""
+    launched = TorchElasticEnvironment().world_size() if TorchElasticEnvironment.detect() else None
+    if launched not in (None, recipe.devices * recipe.num_nodes):
+        raise ValueError(
+            f"torchrun started {launched} processes, but devices is {recipe.devices} and num_nodes {recipe.num_nodes}: "
+            "give --devices what torchrun has as --nproc-per-node, and --num_nodes what it has as --nnodes"
+        )
 
 
 def _finish(recipe: Recipe, record: Record, trainer: L.Trainer, task: Task, loaders: Loaders) -> Results:
