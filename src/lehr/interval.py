@@ -169,8 +169,9 @@ def _cosine(u: Interval) -> Interval:
 
 def _power(u: Interval, exponent: float) -> Interval:
     whole = exponent == int(exponent)
-    if not whole:  # what outward rounding alone put below 0 is 0
-        u = Interval(torch.where(u.low > -(2.0**-1000), u.low.clamp_min(0), u.low), u.high)
+    if not whole:  # what outward rounding alone put below 0, where the power is not defined, is 0
+        rounding = 2**-40 * u.magnitude.max() + 2.0**-1000
+        u = Interval(torch.where(u.low > -rounding, u.low.clamp_min(0), u.low), u.high)
     if not whole and bool((u.low < 0).any()):
         raise ValueError(f"a power {exponent:g} needs a base that is not negative, but it reaches {_lowest(u):.4g}")
     if whole and exponent < 0 and bool(((u.low <= 0) & (u.high >= 0)).any()):
