@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check docs bench clean
+.PHONY: demo test fuzz check docs bench clean
 .DEFAULT_GOAL := test
 
 # Constraints pin torch to the CPU build the project is tested with.
@@ -20,8 +20,15 @@ check: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --level error
 
+# On all cores, one thread each: processes that each take all cores would only wait for each other.
 test: check
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
+
+# The tests that look for trouble at random, which take seconds in `make test`, for minutes each.
+fuzz: $(VENV)/.ready
+	@seed=$${LEHR_FUZZ_SEED:-$$(date +%s)}; echo "LEHR_FUZZ_SEED=$$seed"; \
+	LEHR_FUZZ_SECONDS=$${LEHR_FUZZ_SECONDS:-600} LEHR_FUZZ_SEED=$$seed \
+	$(BIN)/pytest -q --timeout=0 tests/test_fuzz_*.py tests/test_limits.py
 
 # Offline and strict, into site/. The variable silences a notice of the theme that is not about this site.
 docs: $(VENV)/.ready

@@ -18,8 +18,7 @@ import torch
 
 from lehr.algorithms import FullPrecision
 from lehr.training.errors import RunError
-from lehr.training.machine import check_bfloat16
-from lehr.training.memory import keep_freed_memory
+from lehr.training.machine import check_bfloat16, keep_freed_memory
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import named
 from lehr.training.run import Images, build

@@ -27,18 +27,8 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from lehr.deploy import compile
-from lehr.deploy.integer_net import (
-    Affine,
-    Conv,
-    Flatten,
-    IntegerNet,
-    Linear,
-    MaxPool,
-    Operation,
-    Table,
-    Threshold,
-    Weights,
-)
+from lehr.deploy.integer_net import IntegerNet
+from lehr.deploy.operations import Affine, Conv, Flatten, Linear, MaxPool, Operation, Table, Threshold, Weights
 
 TRITS = (-1, 0, 1)
 CHANNELS, FEATURES, CLASSES = (128, 128, 256, 256, 512, 512), 1024, 10

@@ -31,13 +31,11 @@ from PIL import Image, ImageEnhance
 from torch import Tensor, nn
 
 from lehr.algorithms import ANA
-from lehr.data import Colour, ImageFiles, RandomCrop, StreamedBatches
-from lehr.data.colour import EIGENVALUES, EIGENVECTORS
-from lehr.data.generated import FIGURES, draw
-from lehr.data.image_folder import read_folder
-from lehr.models import AlexNet, MobileNetV2
-from lehr.models.mobilenet_v2 import convert_branches_
-from lehr.training.memory import keep_freed_memory
+from lehr.data import Colour, ImageFiles, RandomCrop, StreamedBatches, read_folder
+from lehr.data.augment import EIGENVALUES, EIGENVECTORS
+from lehr.data.shapes import FIGURES, draw
+from lehr.models import AlexNet, MobileNetV2, quantized_part
+from lehr.training.machine import keep_freed_memory
 
 SIZE, BATCH = 224, 8
 SLACK = 1.1
@@ -116,10 +114,8 @@ def training_step(network: str, quantized: bool, compiled: bool = False) -> Call
     torch.manual_seed(0)
     size = 227 if network == "AlexNet" else SIZE
     model = AlexNet() if network == "AlexNet" else MobileNetV2()
-    if quantized and isinstance(model, MobileNetV2):
-        convert_branches_(model, ANA().convert_)
-    elif quantized:
-        ANA().convert_(model)
+    if quantized:
+        ANA().convert_(quantized_part(model))
     model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     images = torch.randint(256, (BATCH, 3, size, size)).to(torch.uint8)
     labels = torch.randint(1000, (BATCH,))

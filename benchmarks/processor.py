@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lehr.deploy.engine import find_compiler
+from lehr.deploy.build import find_compiler
 
 
 def main() -> None:

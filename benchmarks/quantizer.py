@@ -1,11 +1,15 @@
 """Quantizer forward and backward on (64, 128, 32, 32), ternary, against nn.Hardtanh, broadcasting and brevitas.
 
+Then on 262,144 values what many levels cost: 8 bits against torch's fake quantization, and 255 uneven thresholds
+against ternary, all with half of their forward noise annealed away.
+
 python benchmarks/quantizer.py [--quick]
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +54,39 @@ def brevitas_ternary() -> nn.Module | None:
     return QuantIdentity(SignedTernaryActPerTensorConst)
 
 
+def many_levels(repetitions: int) -> list[Row]:
+    """What 256 levels cost."""
+    x, gradient = torch.randn(2**18), torch.randn(2**18)
+    places = torch.linspace(-3, 3, 511).add(torch.rand(511, generator=torch.Generator().manual_seed(0)), alpha=0.005)
+    uneven = lehr.MultiStep(tuple(places[1::2].tolist()), tuple(places[::2].tolist()))
+    eight_bits, annealed = lehr.MultiStep.uniform(8, step=1 / 32), lehr.Uniform(0.144)
+    modules = {
+        "ternary": lehr.Quantizer(forward=annealed),
+        "8 bits": lehr.Quantizer(eight_bits, lehr.Uniform(0.144 / 32), lehr.Uniform.half_width(1 / 64)),
+        "8 bits, normal": lehr.Quantizer(eight_bits, lehr.Normal(0.144 / 32), lehr.Normal(0.289 / 32)),
+        "uneven": lehr.Quantizer(uneven, annealed),
+        "fake": lambda x: torch.fake_quantize_per_tensor_affine(x, 1 / 32, 0, -128, 127),
+    }
+    seconds = fastest(
+        {name: forward_and_backward(module, x, gradient) for name, module in modules.items()}, repetitions
+    )
+    return [
+        Row("8 bits / torch's fake quantization", seconds["8 bits"] / seconds["fake"], 3.0),
+        Row("8 bits, normal noise / fake quantization", seconds["8 bits, normal"] / seconds["fake"]),
+        Row("255 uneven thresholds / ternary", seconds["uneven"] / seconds["ternary"], 4.0),
+    ]
+
+
+def forward_and_backward(module: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> Callable[[], object]:
+    x = x.detach().requires_grad_()
+
+    def once() -> None:
+        x.grad = None
+        module(x).backward(gradient)
+
+    return once
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few repetitions")
@@ -71,14 +108,8 @@ def main() -> None:
     } | ({} if peer is None else {"brevitas": peer})
     torch.testing.assert_close(broadcasting(x), quantizer(x))
 
-    def run(module):
-        def once() -> None:
-            x.grad = None
-            module(x).backward(gradient)
-
-        return once
-
-    seconds = fastest({name: run(module) for name, module in modules.items()}, repetitions)
+    runs = {name: forward_and_backward(module, x, gradient) for name, module in modules.items()}
+    seconds = fastest(runs, repetitions)
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
         quantizer(x)
@@ -98,6 +129,7 @@ def main() -> None:
             Row("brevitas ternary / eager", seconds["brevitas"] / eager if peer else None, 2.0, at_least=True),
             Row("peak extra memory, tensors", memory.peak / (x.numel() * 4), 3.0, slack=1.0),
             Row("kept for the backward pass, tensors", sum(each.numel() > 1 for each in kept), 1.0, slack=1.0),
+            *many_levels(repetitions),
         ]
     )
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import lehr
-from lehr.training.memory import keep_freed_memory
+from lehr.training.machine import keep_freed_memory
 from measure import Row, fastest, report
 
 

@@ -9,7 +9,7 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
 import lehr
-from lehr.annealing import hierarchical, layers_of
+from lehr.annealing import Hierarchical
 
 EPOCHS, BATCH = 40, 64
 
@@ -45,7 +45,7 @@ x, x_test = x.float() / 8 - 1, x_test.float() / 8 - 1
 full, ternary = network(), network()
 train(full, x, y, "full precision")
 print(lehr.quantize_(ternary))
-annealer = lehr.Annealer(ternary, hierarchical(len(layers_of(ternary)), duration=8), epochs=EPOCHS)
+annealer = lehr.Annealer(ternary, Hierarchical(duration=8), epochs=EPOCHS)
 train(ternary, x, y, "ternary", annealer)
 
 table = Table("network", "held-out accuracy", "weight levels", "noise left")

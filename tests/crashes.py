@@ -1,14 +1,16 @@
 """A run that ends with an error, to be resumed."""
 
-import lightning as L
+from dataclasses import dataclass
+
+from lehr.training.loop import Step
 
 
-class Crash(L.Callback):
-    """An error at the start of an epoch."""
+@dataclass(frozen=True)
+class Crash:
+    """An error in the first step of an epoch."""
 
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
+    epoch: int
 
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.current_epoch == self.epoch:
+    def __call__(self, step: Step) -> None:
+        if step.epoch == self.epoch:
             raise ZeroDivisionError

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from lehr.data.generated import draw
+from lehr.data.shapes import draw
 
 ROOT = Path(__file__).parent.parent
 

@@ -87,6 +87,6 @@ def trained_runs(factory: pytest.TempPathFactory) -> Path:
     folder = factory.getbasetemp() / "trained"
     for name in ("digits-fp", "digits-ana"):
         if not (folder / name).exists():
-            arguments = ("--epochs", "2", "--annealing.duration", "0.5", "--out", str(folder / name))
+            arguments = ("--epochs", "2", "--annealing.schedule.duration", "0.5", "--out", str(folder / name))
             assert main(["train", name, *arguments]) == 0
     return folder

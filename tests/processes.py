@@ -23,7 +23,7 @@ ENVIRONMENT = {
 }
 os.environ |= ENVIRONMENT  # the server has no other way to be told
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["processes", "lehr.cli", "lehr.training.engine", "sklearn.datasets"])
+_CONTEXT.set_forkserver_preload(["processes", "lehr.cli", "lehr.training.session", "sklearn.datasets"])
 
 PATIENCE = 300.0  # seconds; a busy machine may need them
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import lehr
 from lehr.algorithms.abc_net import ABCNet, ApproxConv2d, ApproxLinear
-from lehr.deploy import integer_net as deploy
-from lehr.deploy.integer_net import Weights
+from lehr.deploy import operations as deploy
+from lehr.deploy.operations import Weights
 from lehr.layers import taken_apart
 
 

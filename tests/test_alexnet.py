@@ -3,7 +3,7 @@ import torch
 from torch import fx, nn
 
 import lehr
-from lehr.annealing import Window, hierarchical, layers_of
+from lehr.annealing import Hierarchical, Window
 from lehr.models import AlexNet, Input
 from lehr.summary import summarize
 
@@ -70,21 +70,12 @@ def test_quantized_every_layer_but_the_first_has_ternary_operands():
 def test_layer_l_decays_over_epochs_50_l_to_50_l_plus_1():
     model = small()
     lehr.quantize_(model, scale="fixed")
-    windows = hierarchical(8, duration=50, delay=50)
-    annealer = lehr.Annealer(model, windows, groups=model.annealing_groups)
-    assert windows == [Window(50 * layer, 50 * (layer + 1)) for layer in range(1, 9)]
-    assert annealer.groups == layers_of(model)
+    annealer = lehr.Annealer(model, Hierarchical(duration=50, delay=50))
+    assert annealer.windows == [Window(50 * layer, 50 * (layer + 1)) for layer in range(1, 9)]
     assert annealer.groups[1] == ["features.4.quantizer", "features.7"]
     annealer.seek(125)
     factors = [forward for forward, _ in annealer.factors(125)]
     assert factors == [0.0, 0.5, *[1.0] * 6]
-
-
-def test_the_groups_are_the_same_before_and_after_conversion():
-    model = small()
-    before = model.annealing_groups
-    lehr.quantize_(model, scale="fixed")
-    assert model.annealing_groups == before
 
 
 class Leaves(fx.Tracer):

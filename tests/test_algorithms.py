@@ -32,16 +32,15 @@ from lehr.algorithms import (
 )
 from lehr.algorithms.algorithm import quantized_layers
 from lehr.algorithms.ana import NoiseName
-from lehr.annealing import AnnealingWarning
+from lehr.annealing import AllAtOnce, AnnealingWarning, Hierarchical, LastFirst, SameEnd, SameStart, Schedule
 from lehr.batchnorm import reestimate_
 from lehr.data import Batches, load
-from lehr.deploy import integer_net as deploy
+from lehr.deploy import operations as deploy
 from lehr.deploy.freeze import FloatWarning, FreezeError
-from lehr.deploy.integer_net import Weights
+from lehr.deploy.operations import Weights
 from lehr.expectation import Mode
 from lehr.models import MLP, VGG
 from lehr.training.measures import noisy_quantizers
-from lehr.training.recipe import WINDOWS
 from lehr.training.recipes import methods, named
 
 
@@ -378,12 +377,14 @@ def test_clipped_weights_still_get_a_gradient_at_both_ends() -> None:
     assert bool((layer.weight.grad == 1).all())
 
 
-@pytest.mark.parametrize("windows", WINDOWS)
+@pytest.mark.parametrize("kind", [Hierarchical, LastFirst, SameStart, SameEnd, AllAtOnce])
 @pytest.mark.parametrize("synchronous", [False, True])
-def test_ana_learns_with_all_windows_of_the_follow_up_synchronous_or_not(windows: str, synchronous: bool) -> None:
+def test_ana_learns_with_all_schedules_of_the_follow_up_synchronous_or_not(
+    kind: type[Schedule], synchronous: bool
+) -> None:
     training = Training(ALGORITHMS["ANA"])
-    spans = WINDOWS[windows](3, EPOCHS if windows == "all-at-once" else EPOCHS / 3)
-    training.annealer = lehr.Annealer(training.model, spans, synchronous=synchronous)
+    schedule = kind(EPOCHS if kind is AllAtOnce else EPOCHS / 3)
+    training.annealer = lehr.Annealer(training.model, schedule, synchronous=synchronous)
     gone = pytest.warns(AnnealingWarning, match="no gradient passes it") if synchronous else contextlib.nullcontext()
     with gone:  # what synchronous annealing comes to
         training.epochs(0, EPOCHS)

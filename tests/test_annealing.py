@@ -17,18 +17,19 @@ from torch import nn
 import lehr
 from lehr import Annealer, Dirac, MultiStep, Normal, Quantizer, Uniform
 from lehr.annealing import (
+    AllAtOnce,
     AnnealingWarning,
     Constant,
-    Cosine,
-    Linear,
-    Power,
+    CosineDecay,
+    Hierarchical,
+    LastFirst,
+    LinearDecay,
+    PowerDecay,
+    SameEnd,
+    SameStart,
+    Schedule,
     Window,
-    all_at_once,
-    hierarchical,
-    last_first,
     layers_of,
-    same_end,
-    same_start,
 )
 from restated import numbers
 
@@ -57,7 +58,7 @@ class TestThePaper:
     @pytest.mark.parametrize("epoch", [0, 1, 25, 49, 50, 51, 75, 100, 120, 150, 1000])
     def test_cifar10_linear_over_50_epochs_a_layer(self, epoch):
         model = net()
-        Annealer(model, hierarchical(3, duration=50), Linear()).seek(epoch)
+        Annealer(model, Hierarchical(duration=50), LinearDecay()).seek(epoch)
         printed = [STD * (1 - min(max(0, epoch - 50 * (layer - 1)), 50) / 50) for layer in (1, 2, 3)]
         assert stds(model) == pytest.approx(printed, abs=1e-7)
         assert stds(model, "backward") == pytest.approx([STD] * 3)
@@ -65,35 +66,44 @@ class TestThePaper:
     @pytest.mark.parametrize("epoch", [0, 10, 50, 75, 149, 150])
     def test_cifar10_quadratic(self, epoch):
         model = net()
-        Annealer(model, hierarchical(3, duration=50), Power()).seek(epoch)
+        Annealer(model, Hierarchical(duration=50), PowerDecay()).seek(epoch)
         printed = [STD * (1 - min(max(0, epoch - 50 * (layer - 1)), 50) / 50) ** 2 for layer in (1, 2, 3)]
         assert stds(model) == pytest.approx(printed, abs=1e-7)
 
     @pytest.mark.parametrize("epoch", [0, 49, 50, 60, 100, 175, 200])
     def test_alexnet_is_delayed(self, epoch):
         model = net()
-        Annealer(model, hierarchical(3, duration=50, delay=50)).seek(epoch)
+        Annealer(model, Hierarchical(duration=50, delay=50)).seek(epoch)
         printed = [STD * (1 - min(max(0, epoch - 50 * layer), 50) / 50) for layer in (1, 2, 3)]
         assert stds(model) == pytest.approx(printed, abs=1e-7)
 
     def test_its_windows(self):
-        assert [str(window) for window in hierarchical(3, 50)] == ["[0, 50]", "[50, 100]", "[100, 150]"]
-        assert [str(window) for window in hierarchical(2, 50, delay=50)] == ["[50, 100]", "[100, 150]"]
-        assert [str(window) for window in last_first(3, 50)] == ["[100, 150]", "[50, 100]", "[0, 50]"]
-        assert [str(window) for window in same_start(3, 50)] == ["[0, 50]", "[0, 100]", "[0, 150]"]
-        assert [str(window) for window in same_end(3, 50)] == ["[0, 150]", "[50, 150]", "[100, 150]"]
-        assert [str(window) for window in all_at_once(2, 50, delay=5)] == ["[5, 55]", "[5, 55]"]
+        assert [str(window) for window in Hierarchical(50).windows(3)] == ["[0, 50]", "[50, 100]", "[100, 150]"]
+        assert [str(window) for window in Hierarchical(50, delay=50).windows(2)] == ["[50, 100]", "[100, 150]"]
+        assert [str(window) for window in LastFirst(50).windows(3)] == ["[100, 150]", "[50, 100]", "[0, 50]"]
+        assert [str(window) for window in SameStart(50).windows(3)] == ["[0, 50]", "[0, 100]", "[0, 150]"]
+        assert [str(window) for window in SameEnd(50).windows(3)] == ["[0, 150]", "[50, 150]", "[100, 150]"]
+        assert [str(window) for window in AllAtOnce(50, delay=5).windows(2)] == ["[5, 55]", "[5, 55]"]
+
+    def test_a_schedule_of_ones_own_is_a_class_with_windows(self):
+        class Pairs(Schedule):
+            def windows(self, layers):
+                return [Window(self.duration * (n // 2), self.duration * (n // 2 + 1)) for n in range(layers)]
+
+        assert [str(window) for window in Annealer(net(), Pairs(5)).windows] == ["[0, 5]", "[0, 5]", "[5, 10]"]
 
     def test_synchronous_noise_is_the_same_both_ways(self):
         model = net()
-        annealer = Annealer(model, hierarchical(3, 50), synchronous=True)
+        annealer = Annealer(model, Hierarchical(50), synchronous=True)
         for epoch in (0, 20, 49.0):
             annealer.seek(epoch)
             assert stds(model) == stds(model, "backward")
 
 
 class TestLaws:
-    @pytest.mark.parametrize("law", [Linear(), Power(), Power(exponent=0.5), Power(exponent=3), Cosine()], ids=str)
+    @pytest.mark.parametrize(
+        "law", [LinearDecay(), PowerDecay(), PowerDecay(exponent=0.5), PowerDecay(exponent=3), CosineDecay()], ids=str
+    )
     @numbers
     @given(p=st.floats(0, 1), q=st.floats(0, 1))
     def test_they_fall_from_1_to_0(self, law, p, q):
@@ -103,15 +113,15 @@ class TestLaws:
 
     def test_their_formulas(self):
         p = 0.3
-        assert Linear()(p) == pytest.approx(0.7)
-        assert Power()(p) == pytest.approx(0.49)
-        assert Power(3)(p) == Power(exponent=3)(p) == pytest.approx(0.343)
-        assert Cosine()(p) == pytest.approx((1 + math.cos(0.3 * math.pi)) / 2)
+        assert LinearDecay()(p) == pytest.approx(0.7)
+        assert PowerDecay()(p) == pytest.approx(0.49)
+        assert PowerDecay(3)(p) == PowerDecay(exponent=3)(p) == pytest.approx(0.343)
+        assert CosineDecay()(p) == pytest.approx((1 + math.cos(0.3 * math.pi)) / 2)
         assert Constant()(0) == Constant()(p) == Constant()(1) == 1
 
     def test_they_may_end_above_0(self):
-        assert Linear(final=0.2)(1) == pytest.approx(0.2)
-        assert Linear(final=0.2)(0.5) == pytest.approx(0.6)
+        assert LinearDecay(final=0.2)(1) == pytest.approx(0.2)
+        assert LinearDecay(final=0.2)(0.5) == pytest.approx(0.6)
 
     def test_an_empty_window_drops_the_noise_at_once(self):
         assert Window(5, 5).progress(4.99) == 0
@@ -123,9 +133,11 @@ class TestLaws:
             (lambda: Window(3, 2), r"0 <= start <= end, both finite, got \[3, 2\]"),
             (lambda: Window(-1, 2), r"got \[-1, 2\]"),
             (lambda: Window(0, math.inf), r"got \[0, inf\]"),
-            (lambda: Power(exponent=0), "exponent must be positive and finite, got 0"),
-            (lambda: Linear(final=-0.1), "final must be finite and not negative, got -0.1"),
-            (lambda: hierarchical(0, 50), "at least one layer, got 0"),
+            (lambda: PowerDecay(exponent=0), "exponent must be positive and finite, got 0"),
+            (lambda: LinearDecay(final=-0.1), "final must be finite and not negative, got -0.1"),
+            (lambda: Hierarchical(-1), "duration must be finite and not negative, got -1"),
+            (lambda: SameEnd(math.nan), "duration must be finite and not negative, got nan"),
+            (lambda: AllAtOnce(1, delay=math.inf), "delay must be finite and not negative, got inf"),
         ],
     )
     def test_wrong_numbers_are_errors(self, make, complaint):
@@ -163,7 +175,7 @@ class TestTime:
 
     def test_the_backward_noise_may_have_a_law_of_its_own(self):
         model = net(2)
-        Annealer(model, Window(0, 10), Linear(), backward_law=Linear(final=0.5)).seek(10)
+        Annealer(model, Window(0, 10), LinearDecay(), backward_law=LinearDecay(final=0.5)).seek(10)
         assert stds(model) == [0, 0]
         assert stds(model, "backward") == pytest.approx([0.5 * STD] * 2)
 
@@ -185,7 +197,7 @@ class TestTime:
 
     def test_the_table_tells_the_present(self):
         model = net(2)
-        annealer = Annealer(model, hierarchical(2, 10))
+        annealer = Annealer(model, Hierarchical(10))
         annealer.seek(5)
         assert str(annealer).splitlines() == [
             "layer  quantizers      window    forward std  backward std",
@@ -211,7 +223,7 @@ class TestGroups:
 
     def test_branches_anneal_as_their_groups_say(self):
         model = Branches()
-        annealer = Annealer(model, hierarchical(2, 10), groups=["stem", ["left", "right.0", "right.1"]])
+        annealer = Annealer(model, Hierarchical(10), groups=["stem", ["left", "right.0", "right.1"]])
         assert annealer.groups == [["stem.quantizer"], ["left.0.quantizer", "left.1", "right.0.quantizer", "right.1"]]
         annealer.seek(10)
         assert model.stem.quantizer.forward_std.item() == 0
@@ -234,9 +246,9 @@ class TestGroups:
         model.a = lehr.Linear(2, 2)
         model.b = nn.Sequential(model.a)
         model.c = lehr.Linear(2, 2)
-        assert Annealer(model, hierarchical(2, 1), groups=["b", "c"]).groups == [["a.quantizer"], ["c.quantizer"]]
+        assert Annealer(model, Hierarchical(1), groups=["b", "c"]).groups == [["a.quantizer"], ["c.quantizer"]]
         with pytest.raises(ValueError, match="quantizer a.quantizer is in group 1 and in group 2"):
-            Annealer(model, hierarchical(3, 1), groups=["a", "b", "c"])
+            Annealer(model, Hierarchical(1), groups=["a", "b", "c"])
 
     def test_a_shared_quantizer_anneals_once(self):
         shared = Quantizer()
@@ -245,11 +257,60 @@ class TestGroups:
         assert shared.forward_std.item() == pytest.approx(STD / 2)
 
 
+class Grouped(Branches):
+    """Says itself that its branches are one layer."""
+
+    groups = (("left", "right"),)
+
+    @property
+    def annealing_groups(self):
+        return self.groups
+
+
+BRANCHES = ["left.0.quantizer", "left.1", "right.0.quantizer", "right.1"]
+
+
+class TestANetworkThatSaysItself:
+    def test_what_is_in_no_group_anneals_layer_by_layer(self):
+        assert layers_of(Grouped()) == [["stem.quantizer"], BRANCHES]
+        annealer = Annealer(Grouped(), Hierarchical(10))
+        assert annealer.groups == [["stem.quantizer"], BRANCHES]
+        assert annealer.windows == [Window(0, 10), Window(10, 20)]
+        assert annealer.end == 20
+
+    def test_it_is_heard_inside_another_module_too(self):
+        model = nn.ModuleDict({"before": lehr.Linear(4, 4), "network": Grouped(), "after": lehr.Linear(4, 4)})
+        branches = [f"network.{path}" for path in BRANCHES]
+        assert layers_of(model) == [["before.quantizer"], ["network.stem.quantizer"], branches, ["after.quantizer"]]
+
+    def test_the_activation_after_a_group_joins_it(self):
+        model = nn.Sequential(Grouped(), Quantizer(), lehr.Linear(4, 4))
+        assert layers_of(model) == [["0.stem.quantizer"], [*(f"0.{path}" for path in BRANCHES), "1"], ["2.quantizer"]]
+
+    def test_a_group_without_quantizers_does_not_count(self):
+        model = Grouped()
+        model.left, model.right = nn.Linear(4, 4), nn.Linear(4, 4)
+        assert layers_of(model) == [["stem.quantizer"]]
+
+    @pytest.mark.parametrize(
+        ("groups", "complaint"),
+        [
+            ((("left", "middle"),), "Grouped.annealing_groups names 'middle', which is no module of it"),
+            ((("left",), ("right", "left.1")), "Grouped.annealing_groups has 'left.1' in two groups"),
+        ],
+    )
+    def test_wrong_groups_are_errors(self, groups, complaint):
+        model = Grouped()
+        model.groups = groups
+        with pytest.raises(ValueError, match=complaint):
+            Annealer(model, Hierarchical(1))
+
+
 class TestState:
     @pytest.mark.parametrize("synchronous", [False, True])
     def test_it_goes_on_where_it_was_also_in_a_model_built_anew(self, synchronous):
         def build():
-            return net(), {"windows": hierarchical(3, 5), "steps_per_epoch": 4, "synchronous": synchronous}
+            return net(), {"schedule": Hierarchical(5), "steps_per_epoch": 4, "synchronous": synchronous}
 
         model, arguments = build()
         annealer = Annealer(model, **arguments)
@@ -267,7 +328,7 @@ class TestState:
         assert stds(fresh, "backward") == stds(model, "backward")
 
     def test_it_survives_a_file_without_pickled_code(self, tmp_path):
-        annealer = Annealer(net(), hierarchical(3, 5))
+        annealer = Annealer(net(), Hierarchical(5))
         annealer.step()
         torch.save(annealer.state_dict(), tmp_path / "annealer.pt")
         annealer.load_state_dict(torch.load(tmp_path / "annealer.pt", weights_only=True))
@@ -287,7 +348,7 @@ class TestState:
 class TestComplaints:
     def test_synchronous_noise_that_is_gone_is_warned_of_once(self):
         model = net(2)
-        annealer = Annealer(model, hierarchical(2, 2), synchronous=True)
+        annealer = Annealer(model, Hierarchical(2), synchronous=True)
         annealer.step()
         with pytest.warns(
             AnnealingWarning, match="at epoch 2 the backward noise of layer 1 is gone: no gradient passes"
@@ -300,7 +361,7 @@ class TestComplaints:
 
     def test_asynchronous_noise_keeps_the_gradient_and_says_nothing(self):
         model = net(2)
-        Annealer(model, hierarchical(2, 2), epochs=4).seek(4)
+        Annealer(model, Hierarchical(2), epochs=4).seek(4)
         x = torch.randn(64, 4, requires_grad=True)
         model(x)[:, 0].square().sum().backward()
         assert torch.as_tensor(x.grad).any()
@@ -315,39 +376,41 @@ class TestComplaints:
         with pytest.warns(
             AnnealingWarning, match=r"after 120 epochs layers 3 still have noise: their windows end at 150"
         ):
-            Annealer(net(), hierarchical(3, 50), epochs=120)
+            Annealer(net(), Hierarchical(50), epochs=120)
         with pytest.warns(AnnealingWarning, match="layers 1, 2, 3 still have noise"):
-            Annealer(net(), Window(0, 10), Linear(final=0.1), epochs=100)
+            Annealer(net(), Window(0, 10), LinearDecay(final=0.1), epochs=100)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            Annealer(net(), hierarchical(3, 50), epochs=150)
+            Annealer(net(), Hierarchical(50), epochs=150)
             Annealer(nn.Sequential(Quantizer(MultiStep.sign(), Dirac(), Uniform(1))), Window(0, 50), epochs=1)
 
     @pytest.mark.parametrize(
         ("arguments", "complaint"),
         [
             (
-                {"windows": hierarchical(2, 5)},
+                {"schedule": Hierarchical(5).windows(2)},
                 r"3 layers to anneal and there are 2 windows; the layers are 0.quantizer\+2, ",
             ),
-            ({"synchronous": True, "backward_law": Linear()}, "takes no backward_law"),
+            ({"synchronous": True, "backward_law": LinearDecay()}, "takes no backward_law"),
             ({"steps_per_epoch": 0}, "steps_per_epoch must be at least 1, got 0"),
         ],
     )
     def test_wrong_arguments_are_errors(self, arguments, complaint):
         with pytest.raises(ValueError, match=complaint):
-            Annealer(net(), **({"windows": Window(0, 1)} | arguments))
+            Annealer(net(), **({"schedule": Window(0, 1)} | arguments))
 
     @pytest.mark.parametrize(
         ("arguments", "complaint"),
         [
-            ({"law": Linear}, r"a decay law is one such as Linear\(\) or Power\(2\), got <class"),
-            ({"windows": [(0, 1), (1, 2), (2, 3)]}, r"a window is one such as Window\(0, 10\), got \(0, 1\)"),
+            ({"law": LinearDecay}, r"a decay law is one such as LinearDecay\(\) or PowerDecay\(2\), got <class"),
+            ({"schedule": [(0, 1), (1, 2), (2, 3)]}, r"a schedule is one such as Hierarchical.* got \[\(0, 1\), "),
+            ({"schedule": 10}, r"a schedule is one such as Hierarchical\(duration=10\), Window\(0, 10\) or .* got 10"),
+            ({"schedule": Hierarchical}, r"a schedule is one such as .* got <class"),
         ],
     )
     def test_what_is_no_law_or_window_is_an_error(self, arguments, complaint):
         with pytest.raises(TypeError, match=complaint):
-            Annealer(net(), **({"windows": Window(0, 1)} | arguments))
+            Annealer(net(), **({"schedule": Window(0, 1)} | arguments))
 
     def test_a_model_without_quantizers_is_an_error(self):
         with pytest.raises(

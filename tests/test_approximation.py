@@ -226,6 +226,10 @@ def test_a_function_that_is_none_is_refused():
     usual = {"lipschitz": 1, "dimension": 2, "epsilon": 0.1}
     with pytest.raises(ValueError, match=r"f must map points \(841, 2\) to \(841,\) or \(841, 1\), got \(841, 2\)"):
         approximate(lambda x: x, **usual)
+    with pytest.raises(
+        TypeError, match=r"f must map points \(841, 2\) to a tensor \(841,\) .* got float: compute with"
+    ):
+        approximate(lambda x: 1.0, **usual)
     with pytest.raises(ValueError, match="f is not finite at"):
         approximate(lambda x: (x[:, 0] - 2).log(), **usual)
     with pytest.raises(TypeError, match=r"torch.float32 or torch.float64, got torch.float16"):

@@ -14,10 +14,16 @@ PACKAGE = ROOT / "src" / "lehr"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def allowed() -> dict[str, set[str]]:
+def table(column: int) -> dict[str, set[str]]:
+    """A column of both tables, that of the rooms and that of the files of deploy; absent cells are empty."""
     text = (ROOT / "docs" / "architecture.md").read_text().split("## Who imports whom")[1]
-    rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| `")]
-    direct = {re.findall(r"`(\w+)`", room)[0]: set(re.findall(r"`(\w+)`", rest)) for room, rest in rows}
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    cells = {row[0]: "".join(row[column : column + 1]) for row in rows}
+    return {re.findall(r"`(\w+)`", room)[0]: set(re.findall(r"`(\w+)`", cell)) for room, cell in cells.items()}
+
+
+def allowed() -> dict[str, set[str]]:
+    direct = table(1)
 
     @functools.cache
     def reach(room: str) -> frozenset[str]:
@@ -30,11 +36,12 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> set[str]:
-    """Full names of what a file imports, relative imports resolved."""
+def imports(path: Path, *, when_loaded: bool = False) -> set[str]:
+    """Full names of what a file imports, relative imports resolved; `when_loaded`: without imports in functions."""
     here = ["lehr", *path.relative_to(PACKAGE).with_suffix("").parts]
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    for node in tree.body if when_loaded else ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -55,10 +62,39 @@ def test_imports_follow_the_table(path: Path):
     assert used <= rooms[room], f"{path.name} imports {used - rooms[room]}, which the table does not allow"
 
 
+DEPLOY = sorted(path for path in (PACKAGE / "deploy").glob("*.py") if path.name != "__init__.py")
+
+
+@pytest.mark.parametrize("path", DEPLOY, ids=lambda path: path.stem)
+def test_imports_within_deploy_follow_the_table(path: Path):
+    def used(names: set[str]) -> set[str]:
+        parts = [name.removeprefix("lehr.").removeprefix("deploy.") for name in names if name.startswith("lehr.")]
+        return {part.split(".")[0] for part in parts}
+
+    files = allowed()
+    assert path.stem in files, f"deploy/{path.name} is missing in docs/architecture.md"
+    reach, when_called = files[path.stem], table(2)[path.stem]
+    assert used(imports(path, when_loaded=True)) <= reach
+    assert used(imports(path)) <= reach | when_called
+
+
+def test_no_backend_knows_another_and_operations_know_nothing():
+    files, backends = allowed(), {"pack", "cpu", "write_c", "write_onnx"}
+    assert {name: files[name] & backends for name in backends} == {name: {name} for name in backends}
+    assert files["operations"] == {"operations"}
+    assert {path.stem for path in DEPLOY if "layers" in files[path.stem]} == {"trace", "freeze", "verify"}
+
+
+def test_files_named_on_the_page_exist():
+    names = re.findall(r"`([\w/]+\.(?:py|c|h))`", (ROOT / "docs" / "architecture.md").read_text())
+    paths = [f"/{path.relative_to(ROOT)}" for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.*")]
+    assert {name for name in names if not any(path.endswith(f"/{name}") for path in paths)} == set()
+
+
 @pytest.mark.parametrize(
     ("library", "rooms"),
     [
-        ("lightning", {"training"}),
+        ("lightning", {"training", "integrations"}),
         ("jsonargparse", {"training", "cli"}),
         ("rich", {"report", "data", "training"}),
         ("matplotlib", {"report"}),

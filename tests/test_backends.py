@@ -13,10 +13,11 @@ import onnxruntime
 import pytest
 
 import frozen_networks as networks
-from frozen_networks import EXACT, NETWORKS
+from frozen_networks import INTEGERS, NETWORKS
 from lehr.deploy import compile, load
 from lehr.deploy.integer_net import IntegerNet
-from lehr.deploy.to_onnx import to_onnx, to_qonnx
+from lehr.deploy.operations import Affine, Table, Threshold
+from lehr.deploy.write_onnx import to_onnx, to_qonnx
 
 Answer = dict[str, np.ndarray]  # logits, and scores where there are integers
 Backend = Callable[[IntegerNet, np.ndarray, Path], Answer]
@@ -83,9 +84,30 @@ class TestBackend:
             return BACKENDS[backend](networks.frozen(name), networks.batch(name).numpy(), tmp_path)
 
     def test_scores_are_the_integers_of_the_reference_run(self, backend: str, name: str, answer: Answer):
-        if name in EXACT:
+        if name in INTEGERS:
             assert np.array_equal(answer["scores"], expected(name)["scores"])
             assert np.array_equal(answer["logits"], expected(name)["logits"])
         else:  # float sums may be rounded in another order
             np.testing.assert_allclose(answer["logits"], expected(name)["logits"], rtol=1e-5, atol=1e-5)
         assert np.array_equal(answer["logits"].argmax(1), expected(name)["logits"].argmax(1))
+
+
+@pytest.mark.parametrize("backend", ["reference", *BACKENDS])
+@pytest.mark.parametrize("thresholds", [1, 2, 7])
+def test_what_is_no_number_reaches_no_threshold(backend: str, thresholds: int, tmp_path: Path):
+    cuts = np.tile(np.arange(thresholds, dtype=np.float32), (2, 1))
+    net = IntegerNet(
+        (2, 1, 2),
+        (
+            Table("pixels", np.full((2, 256), 3e38)),
+            Affine("infinite", "pixels", [2.0, 2.0], [0.0, 0.0]),
+            Affine("no number", "infinite", [0.0, 0.0], [0.0, 0.0]),
+            Threshold("step", "no number", cuts, [1, -1], tuple(range(5, 6 + thresholds))),
+            Affine("logits", "step", [1.0, 1.0], [0.0, 0.0]),
+        ),
+    )
+    images = np.zeros((1, 2, 1, 2), np.uint8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # qonnx's own, and numpy's of infinity times zero
+        answer = {"reference": lambda *_: reference(net, images), **BACKENDS}[backend](net, images, tmp_path)
+    assert np.all(answer["logits"] == 5)

@@ -22,7 +22,7 @@ from processes import ENVIRONMENT, PATIENCE
 from processes import lehr as lehr_process
 
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
-SHORT = ("digits-ana", "--epochs", "4", "--annealing.duration", "1", "--model.hidden", "[64,64]")
+SHORT = ("digits-ana", "--epochs", "4", "--annealing.schedule.duration", "1", "--model.hidden", "[64,64]")
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_help_of_train_lists_the_keys_of_a_recipe(capsys: pytest.CaptureFixture[
         "--out",
         "--epochs",
         "--optimizer.lr",
-        "--annealing.duration",
+        "--annealing.schedule",
         "--algorithm.help",
     ):
         assert key in output
@@ -127,7 +127,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("bare")
 @pytest.mark.filterwarnings("default")
 def test_a_machine_without_tools_trains_and_exports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "train digits-ana --epochs 2 --annealing.duration 0.2 --model.hidden [16] --out"
+    words = "train digits-ana --epochs 2 --annealing.schedule.duration 0.2 --model.hidden [16] --out"
     assert main([*words.split(), str(tmp_path / "run")]) == 0
     assert json.loads((tmp_path / "run" / "run.json").read_text())["commit"] is None
     capsys.readouterr()
@@ -142,7 +142,7 @@ def test_a_machine_without_tools_trains_and_exports(tmp_path: Path, capsys: pyte
 @pytest.mark.filterwarnings("default")
 def test_a_run_whose_files_do_not_fit_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    words = "train digits-ana --epochs 2 --annealing.duration 0.2 --model.hidden [16] --out"
+    words = "train digits-ana --epochs 2 --annealing.schedule.duration 0.2 --model.hidden [16] --out"
     assert main([*words.split(), str(run)]) == 0
     results, final, recipe = run / "results.json", run / "checkpoints" / "final.ckpt", run / "recipe.yaml"
     before = final.read_bytes()
@@ -170,6 +170,13 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lehr.report.terminal.print_recipes", lambda recipes: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["recipes"])
+
+
+def test_help_of_train_offers_no_algorithm_that_cannot_train() -> None:
+    words = [sys.executable, "-m", "lehr", "train", "--help"]
+    offered = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, check=True).stdout
+    assert "lehr.algorithms.ANA" in offered
+    assert "NotImported" not in offered
 
 
 def test_whoever_reads_no_further_is_told_nothing(tmp_path: Path) -> None:
@@ -222,7 +229,7 @@ def test_data_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run_goes_to_a_folder_of_its_own_and_from_starts_with_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    short = ["--epochs", "1", "--model.hidden", "[16]", "--annealing.duration", "0"]
+    short = ["--epochs", "1", "--model.hidden", "[16]", "--annealing.schedule.duration", "0"]
     assert main(["train", "digits-fp", *short]) == main(["train", "digits-fp", *short]) == 0
     assert sorted(os.listdir("runs")) == ["digits-fp-seed0", "digits-fp-seed0-2"]
     assert main(["train", "digits-ana", *short, "--from", "runs/digits-fp-seed0", "--out", "tuned"]) == 0
@@ -241,7 +248,7 @@ def test_a_loss_that_is_no_number_is_a_sentence(tmp_path: Path, capsys: pytest.C
 
 
 def test_without_a_terminal_training_says_nothing_but_its_table_and_a_warning_is_a_sentence(tmp_path: Path) -> None:
-    words = ("digits-ana", "--epochs", 1, "--annealing.duration", 5, "--out", tmp_path / "run")
+    words = ("digits-ana", "--epochs", 1, "--annealing.schedule.duration", 5, "--out", tmp_path / "run")
     code, output = lehr_process("train", *words, output=tmp_path / "log")
     assert code == 0
     lines = [line.strip() for line in output.splitlines()]
@@ -252,7 +259,7 @@ def test_without_a_terminal_training_says_nothing_but_its_table_and_a_warning_is
 
 def test_on_a_terminal_a_bar_shows_time_left_loss_and_noise_free_accuracy(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    words = ("digits-ana", "--epochs", "30", "--annealing.duration", "1", "--out", str(tmp_path / "run"))
+    words = ("digits-ana", "--epochs", "30", "--annealing.schedule.duration", "1", "--out", str(tmp_path / "run"))
     environment = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "140"}
     process = subprocess.Popen(
         [sys.executable, "-m", "lehr.cli", "train", *words], env=environment, stdout=theirs, stderr=theirs
@@ -293,7 +300,9 @@ def test_demo_trains_both_networks_and_shows_them_side_by_side(
     from lehr.training import recipes
 
     named = recipes.named
-    monkeypatch.setattr(recipes, "named", lambda name: named(name, ["--epochs", "2", "--annealing.duration", "0"]))
+    monkeypatch.setattr(
+        recipes, "named", lambda name: named(name, ["--epochs", "2", "--annealing.schedule.duration", "0"])
+    )
     assert main(["demo"]) == 0
     output = capsys.readouterr().out
     assert "full precision" in output
@@ -301,6 +310,20 @@ def test_demo_trains_both_networks_and_shows_them_side_by_side(
     assert {*os.listdir("runs/demo")} >= {"digits-ana", "digits-fp"}
     assert main(["demo"]) == 0
     assert "demo-2" in os.listdir("runs")  # nothing is removed
+
+
+def test_a_run_whose_name_begins_with_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "train digits-ana --epochs 1 --annealing.schedule.duration 0 --model.hidden [16] --out=-dash"
+    assert main(words.split()) == 0
+    for words in (
+        "evaluate -dash",
+        "summary -dash",
+        "train --resume -dash",
+        "report -dash",
+        "export -dash --to packed",
+    ):
+        assert main(words.split()) == 0, capsys.readouterr().err
+    assert main(["evaluate", "-nothing"]) == 2
 
 
 def test_figures_draws_figure_1_of_runs_with_their_windows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,15 @@
+import os
+import pickle
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from data_pickles import array, dictionary, integers
 from lehr.data import DataError, Dataset, folder, load
-from lehr.data.cifar10 import ARCHIVE, BINARY, PYTHON, TEST, TRAINING, Cifar10
+from lehr.data.cifar10 import ARCHIVE, BINARY, PYTHON, TEST, TRAINING, Cifar10, read_python
 
 SMALL = Cifar10(per_file=20)
 PIXELS = torch.randint(256, (6, 20, 3072), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
@@ -23,6 +27,10 @@ def write_binary(root: Path) -> Path:
 def batch(pixels: torch.Tensor, labels: list[int]) -> bytes:
     content = array(pixels.numpy().tobytes(), (pixels.shape[0], pixels.shape[1]))
     return dictionary({b"labels": integers(labels), b"data": content})
+
+
+def pickled_data(content: bytes) -> bytes:
+    return dictionary({b"labels": integers(LABELS.tolist()), b"data": content})
 
 
 def write_python(root: Path) -> Path:
@@ -120,17 +128,14 @@ def test_a_missing_binary_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            batch(PIXELS[0][:19], LABELS.tolist()),
-            r"an array `data` of shape \(20, 3072\), found \(19, 3072\)",
-        ),
-        (batch(PIXELS[0], LABELS.tolist()[:19]), "expected 20 labels for 20 images, found 19"),
+        (batch(PIXELS[0][:19], LABELS.tolist()), r"58368 bytes for b'u1' of shape \(19, 3072\)"),
+        (batch(PIXELS[0], LABELS.tolist()[:19]), "19 labels"),
         (batch(PIXELS[0], [-1, *LABELS.tolist()[1:]]), "expected labels from 0 to 9, found -1 at sample 0"),
-        (dictionary({b"labels": integers(LABELS.tolist())}), "an array `data` .*, found NoneType"),
-        (
-            dictionary({b"data": array(PIXELS[0].numpy().tobytes(), (20, 3072))}),
-            "expected a list `labels` of integers, found NoneType",
-        ),
+        (dictionary({b"labels": integers(LABELS.tolist())}), "KeyError: b'data'"),
+        (dictionary({b"data": array(PIXELS[0].numpy().tobytes(), (20, 3072))}), "KeyError: b'labels'"),
+        (pickled_data(array(PIXELS[0].numpy().tobytes(), (20, 3072), code=b"O")), "61440 bytes for b'O'"),
+        (pickled_data(array(bytes(12), (20, 3072))), r"12 bytes for b'u1' of shape \(20, 3072\)"),
+        (pickle.dumps([1]), "found: TypeError"),
         (b"cos\nsystem\n(U\x04trueltR.", "it asks for os.system"),
     ],
 )
@@ -138,6 +143,59 @@ def test_a_damaged_python_batch_is_told_with_expected_and_found(tmp_path, conten
     (write_python(tmp_path) / "data_batch_2").write_bytes(content)
     with pytest.raises(DataError, match=f"data_batch_2: .*{message}"):
         SMALL.read(tmp_path)
+
+
+class Hostile:
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("function", [os.system, eval, exec, os.mkdir, getattr, __import__])
+def test_a_hostile_pickle_is_refused_before_it_does_anything(tmp_path, monkeypatch, protocol, function):
+    path = write_python(tmp_path) / "data_batch_2"
+    path.write_bytes(pickle.dumps({"data": Hostile(function, "mkdir evil")}, protocol))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    name = rf"(posix|nt|builtins|__builtin__)\.{function.__name__}"  # as pickles of old and new protocols say it
+    with pytest.raises(DataError, match=rf"data_batch_2: .* UnpicklingError: it asks for {name}"):
+        SMALL.read(tmp_path)
+    assert [*Path().iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["numpy\nload", "numpy\nndarray.tofile", "numpy.core.multiarray\nfromfile"])
+def test_no_other_name_of_numpy_is_known(tmp_path, name):
+    (write_python(tmp_path) / "data_batch_2").write_bytes(b"\x80\x02c" + name.encode() + b"\n.")
+    with pytest.raises(DataError, match="which no official file needs"):
+        SMALL.read(tmp_path)
+
+
+def test_damage_of_any_kind_to_a_pickle_is_told_with_the_file(tmp_path):
+    whole, path = batch(PIXELS[0], LABELS.tolist()), tmp_path / "batch"
+    chance = random.Random(0)
+    told = 0
+    for _ in range(500):
+        damaged = bytearray(whole)
+        for _ in range(chance.randrange(1, 4)):
+            place = chance.randrange(300) - 150  # the program about the pixels
+            damaged[place] = chance.randrange(256)
+        damaged = damaged[: chance.randrange(len(damaged) + 1)] if chance.random() < 0.3 else damaged
+        path.write_bytes(bytes(damaged))
+        try:
+            pixels, labels = read_python(path, 20)
+            assert (tuple(pixels.shape), len(labels)) == ((20, 3072), 20)
+        except DataError as error:
+            told += str(error).startswith(str(path))
+    assert told > 300
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # numpy answers to its old module names, with a warning
+def test_numpy_itself_reads_the_test_pickles_the_same_way():
+    value = pickle.loads(batch(PIXELS[0], LABELS.tolist()), encoding="bytes")
+    assert np.array_equal(value[b"data"], PIXELS[0].numpy())
 
 
 @pytest.mark.skipif(

@@ -3,6 +3,7 @@ import hashlib
 import io
 import os
 import random
+import sys
 import tarfile
 import threading
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from data_server import Answer, Site, serve
 from lehr.data import DataError, DownloadError
-from lehr.data.download import Download, checksum, obtain, unpack
+from lehr.data.download import Download, checksum, obtain, progress_bars, unpack
 
 WHOLE = random.Random(0).randbytes(1 << 20)
 HALF = len(WHOLE) // 2
@@ -321,3 +322,28 @@ def test_a_damaged_archive_is_named(tmp_path, damage):
     with pytest.raises(DataError, match=r"x\.tar\.gz: expected a whole tar archive"):
         unpack(path, ("set/a",), tmp_path / "data")
     assert not (tmp_path / "data/set/a").exists()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_each_file_and_how_much_of_it_came(monkeypatch):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with progress_bars() as progress:
+        assert progress is not None
+        progress("one.gz", 500_000, 1_000_000)
+        progress("one.gz", 1_000_000, 1_000_000)
+        progress("two.gz", 250_000, None)
+    shown = screen.getvalue()
+    assert "one.gz" in shown
+    assert "1.0/1.0 MB" in shown
+    assert "two.gz" in shown
+
+
+def test_what_is_no_terminal_stays_silent(capsys):
+    with progress_bars() as progress:
+        assert progress is None
+    assert capsys.readouterr() == ("", "")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -23,7 +23,7 @@ from processes import ENVIRONMENT, PATIENCE
 
 SCRIPT = Path(sys.executable).with_name("lehr")
 RECIPE = (
-    *("digits-ana", "--epochs", "3", "--annealing.duration", "1", "--algorithm.mode", "sample"),
+    *("digits-ana", "--epochs", "3", "--annealing.schedule.duration", "1", "--algorithm.mode", "sample"),
     *("--accelerator", "cpu", "--devices", "2", "--strategy", "ddp"),
 )
 
@@ -121,13 +121,69 @@ def test_more_processes_of_torchrun_than_devices_are_refused(tmp_path: Path) -> 
 
 
 def test_a_batch_is_dealt_out_evenly_or_not_at_all() -> None:
-    loaders = Loaders(load("digits"), Data("digits", batch_size=63), seed=0)
-    trainer: Any = SimpleNamespace(
-        world_size=2, global_rank=1, strategy=SimpleNamespace(root_device="cpu"), current_epoch=0
-    )
-    loaders.trainer = trainer
+    splits = load("digits")
     with pytest.raises(ValueError, match="a batch of 63 cannot be dealt out among 2 processes"):
-        loaders.train_dataloader()
-    loaders.batch_size = 64
-    batches = loaders.train_dataloader()
+        Loaders(splits, Data("digits", batch_size=63), seed=0, rank=1, world_size=2).training()
+    batches = Loaders(splits, Data("digits", batch_size=64), seed=0, rank=1, world_size=2).training()
     assert (batches.batch_size, batches.rank, len(batches)) == (32, 1, 19)
+
+
+# A process that ends early.
+
+LONG = (*RECIPE[:1], "--epochs", "500", *RECIPE[3:])
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, f"did not happen within {seconds} s"
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the other process is found in /proc")
+@pytest.mark.parametrize("killed", ["the first", "another"])
+def test_a_process_that_is_killed_ends_the_others_within_seconds_with_one_sentence(killed: str, tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    process = start(*LONG, "--out", run.path, folder=tmp_path)
+    wait_until(lambda: run.checkpoint(1).exists() or process.poll() is not None)
+    assert process.poll() is None, process.communicate()[1]
+    (other,) = children(process.pid)
+    os.kill(process.pid if killed == "the first" else other, signal.SIGKILL)
+    wait_until(lambda: process.poll() is not None and gone(other), seconds=10)
+    _, errors = process.communicate(timeout=10)
+    if killed == "the first":
+        assert process.returncode == -signal.SIGKILL
+        begins = "lehr train: the first process ended"
+    else:
+        assert process.returncode == 1
+        begins = "lehr train: process 2 of 2 was ended by SIGKILL"
+    assert (
+        errors == f"{begins}, and the others cannot go on without it; continue with: lehr train --resume {run.path}\n"
+    )
+    assert RunFolder(run.path).newest_checkpoint() is not None
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the other process is found in /proc")
+def test_a_disk_that_is_full_for_the_first_process_ends_all_with_one_sentence(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    process = start(*LONG, "--out", run.path, folder=tmp_path)
+    wait_until(lambda: run.checkpoint(1).exists() or process.poll() is not None)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
+    others = children(process.pid)
+    wait_until(lambda: process.poll() is not None and all(map(gone, others)), seconds=10)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert errors.count("\n") == 1
+    assert errors.startswith("lehr train: cannot write ")
+    assert errors.endswith(": File too large; what was saved before is untouched, see to it and go on with --resume\n")

@@ -13,9 +13,10 @@ from torch import nn
 import lehr
 from lehr import cli
 from lehr.data import load
-from lehr.deploy.engine import find_compiler
+from lehr.deploy.build import find_compiler
 from lehr.deploy.images import ImageError, image_files, read_image
-from lehr.deploy.integer_net import Affine, IntegerNet
+from lehr.deploy.integer_net import IntegerNet
+from lehr.deploy.operations import Affine
 from lehr.deploy.verify import Check, verify
 from lehr.training.run import load_network
 
@@ -24,7 +25,7 @@ from lehr.training.run import load_network
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short run, annealed to the end."""
     path = tmp_path_factory.mktemp("runs") / "digits"
-    words = ["--out", str(path), "--epochs", "5", "--annealing.duration", "1", "--model.hidden", "[32]"]
+    words = ["--out", str(path), "--epochs", "5", "--annealing.schedule.duration", "1", "--model.hidden", "[32]"]
     assert cli.main(["train", "digits-ana", *words]) == 0
     return path
 
@@ -49,7 +50,8 @@ def test_export_compares_every_backend_on_every_test_image(run: Path, capsys: py
     lines = capsys.readouterr().out.splitlines()
     count = len(load("digits").test)
     assert re.search(r"model\.lehr: [\d,]+ bytes", lines[0])
-    assert lines[1].startswith(f"reference run: {count} images, 0 classes differ from torch, logits ")
+    assert lines[1] == "exact: every integer is the one that torch computes, on any machine"
+    assert lines[2].startswith(f"reference run: {count} images, 0 classes differ from torch, logits ")
     assert f"C, scalar: {count} images, 0 classes differ from the reference run, logits are equal" in lines
     assert f"ONNX, onnxruntime: {count} images, 0 classes differ from the reference run, logits are equal" in lines
 
@@ -66,6 +68,25 @@ def test_export_to_qonnx_executes_it_too(run: Path, capsys: pytest.CaptureFixtur
 def test_export_writes_each_format(run: Path, to: str, name: str):
     assert cli.main(["export", str(run), "--to", to, "--verify", "false"]) == 0
     assert (run / name).stat().st_size > 0
+
+
+@pytest.mark.parametrize("to", ["packed", "onnx", "c"])
+def test_export_without_a_comparison_needs_no_data_set(
+    run: Path, to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    recipe = run / "recipe.yaml"
+    text = recipe.read_text()
+    monkeypatch.setenv("LEHR_DATA", str(tmp_path / "nothing"))
+    recipe.write_text(text.replace("name: digits", "name: mnist"))
+    try:
+        assert cli.main(["export", str(run), "--to", to, "--out", str(tmp_path / "out.lehr")]) == 1
+        assert "mnist" in capsys.readouterr().err
+        words = ["--to", to, "--out", str(tmp_path / "out.lehr"), "--verify", "false"]
+        assert cli.main(["export", str(run), *words]) == 0
+    finally:
+        recipe.write_text(text)
+    if to == "packed":
+        assert lehr.deploy.load(tmp_path / "out.lehr").classes == load("digits").test.classes
 
 
 def test_the_exported_c_builds_and_passes_its_own_test(run: Path):

@@ -8,10 +8,10 @@ import re
 import shutil
 import signal
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
 from hypothesis import given
@@ -20,21 +20,21 @@ from torch import Tensor, nn
 
 from crashes import Crash
 from lehr.algorithms import ANA, INQ, Algorithm, FullPrecision, GXNORNet
-from lehr.annealing import Linear
+from lehr.annealing import Hierarchical, LinearDecay
 from lehr.batchnorm import batchnorms_of
 from lehr.data import load
 from lehr.losses import TowardsFeatures, TowardsProbabilities, TowardsScores
 from lehr.models import MLP
-from lehr.training import engine
-from lehr.training.engine import _batchnorm_images, resume, train
-from lehr.training.errors import Diverged, Interrupted, RunError, RunWarning
-from lehr.training.folder import RunFolder
-from lehr.training.recipe import Annealing, Data, Distillation, Model, Optimizer, Pretraining, Recipe, Schedule
-from lehr.training.recipes import named
+from lehr.training.errors import Diverged, RunError, RunWarning
+from lehr.training.evaluation import batchnorm_images
+from lehr.training.folder import RunFolder, load_checkpoint
+from lehr.training.loop import Step
+from lehr.training.recipe import Annealing, Data, Distillation, Model, Optimizer, Pretraining, RateSchedule, Recipe
+from lehr.training.recipes import dump, named
 from lehr.training.run import load_network
+from lehr.training.session import resume, train
 from lehr.training.teacher import Features, Teacher
-
-pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
+from processes import Lehr
 
 RECIPE = Recipe(
     data=Data("digits", batch_size=64),
@@ -42,7 +42,7 @@ RECIPE = Recipe(
     epochs=3,
     algorithm=ANA(std=0, backward_std=0.5, clip=1.5),
     optimizer=Optimizer(lr=0.01),
-    schedule=Schedule("cosine"),
+    schedule=RateSchedule("cosine"),
 )
 TAUGHT = dataclasses.replace(RECIPE, distillation=Distillation(epochs=3, lr=0.004))
 PRETRAINED = dataclasses.replace(RECIPE, pretraining=Pretraining(epochs=3, lr=0.004), optimizer=Optimizer(lr=0.002))
@@ -134,6 +134,7 @@ def test_who_learns_by_features_comes_nearer_to_them(taught: tuple[RunFolder, di
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("compiled", [False, True])
 def test_by_features_the_student_is_drawn_to_each_layer_of_its_teacher(compiled: bool) -> None:
     torch.manual_seed(0)
@@ -187,33 +188,33 @@ def test_the_network_of_a_taught_run_is_that_of_the_same_teacher_given(
     assert same_network(tmp_path / "run", taught[0].path)
 
 
-def test_a_run_stopped_while_its_teacher_trains_goes_on_to_the_same_bits(
-    taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def stopped(recipe: Recipe, path: Path, when: Callable[[], bool]) -> str:
+    """Train in a process of its own until `when`, then send SIGTERM; what it said."""
+    file = path.with_name(f"{path.name}.yaml")
+    file.write_text(dump(recipe))
+    command = Lehr("train", file, "--out", path, output=path.with_name(f"{path.name}.log"))
+    command.wait_for(when)
+    command.signal(signal.SIGTERM)
+    assert command.wait() == 143
+    return command.output
+
+
+def test_a_run_stopped_while_its_teacher_trains_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(TAUGHT, distillation=Distillation(epochs=30, lr=0.004))
+    train(recipe, tmp_path / "whole")
     run = RunFolder(tmp_path / "run")
-    fit = engine._fit
-
-    def stopped(recipe: Recipe, record: Any, model: nn.Module, splits: Any, added: Any, **rest: Any) -> Any:
-        try:
-            return fit(recipe, record, model, splits, [*added, Crash(2)], **rest)
-        except ZeroDivisionError:
-            raise Interrupted.training(signal.SIGTERM, record.folder.path) from None
-
-    monkeypatch.setattr(engine, "_fit", stopped)
-    with pytest.raises(Interrupted) as stop:
-        train(TAUGHT, run.path)
-    assert str(stop.value).endswith(f"lehr train --resume {run.path}")
-    monkeypatch.undo()
+    said = stopped(recipe, run.path, RunFolder(run.twin).checkpoint(2).exists)
+    assert said == f"lehr train: stopped by SIGTERM; continue with: lehr train --resume {run.path}\n"
     assert not RunFolder(run.twin).results.exists()
     resume(run.path)
-    assert same_network(run.path, taught[0].path)
+    assert same_network(run.path, tmp_path / "whole")
 
 
 def test_a_run_stopped_after_its_teacher_goes_on_to_the_same_bits(
     taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path
 ) -> None:
     with pytest.raises(ZeroDivisionError):
-        train(TAUGHT, tmp_path / "run", callbacks=[Crash(2)])
+        train(TAUGHT, tmp_path / "run", watch=Crash(2))
     resume(tmp_path / "run")
     assert same_network(tmp_path / "run", taught[0].path)
 
@@ -221,7 +222,8 @@ def test_a_run_stopped_after_its_teacher_goes_on_to_the_same_bits(
 def test_a_teacher_of_other_images_is_refused(taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "teacher")
     folder.create(
-        taught[0].recipe.read_text(), {"images": {"shape": [3, 9, 9], "classes": ["a"], "mean": [], "std": []}}
+        taught[0].recipe.read_text(),
+        {"images": {"shape": [3, 9, 9], "classes": ["a"], "mean": [0.5] * 3, "std": [0.2] * 3}},
     )
     recipe = dataclasses.replace(RECIPE, distillation=Distillation(teacher=folder.path))
     with pytest.raises(RunError, match=r"knows images of \(3, 9, 9\) in 1 classes, not these"):
@@ -238,7 +240,7 @@ def test_a_teacher_of_other_images_is_refused(taught: tuple[RunFolder, dict[str,
         (lambda: Distillation(temperature=0), "temperature must be positive, got 0"),
         (lambda: Distillation(lr=0), "distillation.lr must be positive, or null for the recipe's own, got 0"),
         (
-            lambda: dataclasses.replace(TAUGHT, epochs=9, schedule=Schedule("cosine", warmup=3)),
+            lambda: dataclasses.replace(TAUGHT, epochs=9, schedule=RateSchedule("cosine", warmup=3)),
             "warmup must end before the twin's 3 epochs do too, got 3",
         ),
         (lambda: dataclasses.replace(TAUGHT, devices=2), "on several devices train the full-precision twin before"),
@@ -282,12 +284,12 @@ def test_double_precision_learns_from_a_teacher(
 @pytest.mark.parametrize(
     "settings",
     [
-        {"schedule": Schedule("multi-step", milestones=("annealed", 2)), "algorithm": ANA()},
-        {"annealing": Annealing(duration=0.5, backward_law=Linear(final=0.5))},
+        {"schedule": RateSchedule("multi-step", milestones=("annealed", 2)), "algorithm": ANA()},
+        {"annealing": Annealing(Hierarchical(0.5), backward_law=LinearDecay(final=0.5))},
     ],
 )
 def test_a_twin_has_no_noise_to_anneal(twin: dict[str, Any], settings: dict[str, Any], tmp_path: Path) -> None:
-    short = Annealing(duration=0.5)
+    short = Annealing(Hierarchical(0.5))
     recipe = dataclasses.replace(RECIPE, epochs=2, **{"annealing": short, **settings, **twin})
     results = train(recipe, tmp_path / "run")
     assert results is not None
@@ -324,59 +326,60 @@ def test_a_pretrained_run_is_its_twin_and_then_a_run_from_it(tmp_path: Path) -> 
     assert not torch.equal(network.get_parameter("layers.1.weight"), twin.get_parameter("layers.1.weight"))
 
 
-@pytest.mark.parametrize("stopped_in", ["twin", "run"])
-def test_a_pretrained_run_goes_on_to_the_same_bits(
-    stopped_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train(PRETRAINED, tmp_path / "whole")
-    fit = engine._fit
-
-    def crashing(recipe: Recipe, record: Any, model: nn.Module, splits: Any, added: Any, **rest: Any) -> Any:
-        crash = [Crash(2)] if (record.folder.path.name == "twin") == (stopped_in == "twin") else []
-        return fit(recipe, record, model, splits, [*added, *crash], **rest)
-
-    monkeypatch.setattr(engine, "_fit", crashing)
-    with pytest.raises(ZeroDivisionError):
-        train(PRETRAINED, tmp_path / "halves")
-    monkeypatch.undo()
-    resume(tmp_path / "halves")
-    assert same_network(tmp_path / "whole", tmp_path / "halves")
+@pytest.mark.parametrize("stopped_in", ["twin", "between", "run"])
+def test_a_pretrained_run_goes_on_to_the_same_bits(stopped_in: str, tmp_path: Path) -> None:
+    recipe = dataclasses.replace(PRETRAINED, pretraining=Pretraining(epochs=20, lr=0.004), epochs=20)
+    train(recipe, tmp_path / "whole")
+    run = RunFolder(tmp_path / "run")
+    twin = RunFolder(run.twin)
+    moments = {"twin": twin.checkpoint(2), "between": twin.results, "run": run.checkpoint(2)}
+    said = stopped(recipe, run.path, moments[stopped_in].exists)
+    assert said == f"lehr train: stopped by SIGTERM; continue with: lehr train --resume {run.path}\n"
+    assert twin.results.exists() == (stopped_in != "twin")
+    assert run.checkpoint(1).exists() == (stopped_in == "run")
+    resume(run.path)
+    assert same_network(tmp_path / "whole", run.path)
 
 
 # Averaging.
 
 
-class Weights(L.Callback):
-    """The weights after each step."""
-
-    def __init__(self) -> None:
-        self.seen: list[Tensor] = []
-
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *rest: Any) -> None:
-        self.seen.append(pl_module.get_parameter("model.layers.1.weight").detach().clone())
-
-
 def test_what_is_kept_is_the_moving_average_of_the_weights(tmp_path: Path) -> None:
     recipe = dataclasses.replace(RECIPE, averaging=0.9, batchnorm_batches=2)
-    spy = Weights()
-    results = train(recipe, tmp_path / "run", callbacks=[spy])
-    average = spy.seen[0]
-    for weight in spy.seen[1:]:
+    seen: list[Tensor] = []  # before each step
+
+    def look(step: Step) -> None:
+        seen.append(step.model.get_parameter("layers.1.weight").detach().clone())
+
+    results = train(recipe, tmp_path / "run", watch=look)
+    folder = RunFolder(tmp_path / "run")
+    seen.append(load_checkpoint(folder.checkpoint(3))["weights"]["model.layers.1.weight"])
+    average = seen[1]
+    for weight in seen[2:]:
         average = 0.9 * average + 0.1 * weight
-    network, _ = load_network(tmp_path / "run")
+    network, _ = load_network(folder.path)
     kept = network.get_parameter("layers.1.weight")
     assert torch.allclose(kept, average, atol=1e-5)
-    assert not torch.allclose(kept, spy.seen[-1], atol=1e-5)
+    assert not torch.allclose(kept, seen[-1], atol=1e-5)
     assert results is not None
-    row = RunFolder(tmp_path / "run").read_metrics()[-1]
+    row = folder.read_metrics()[-1]
     assert float(row["val/accuracy"]) == pytest.approx(results["val/accuracy"])  # validated as it is kept
+
+
+def test_an_averaged_network_has_the_noise_its_schedule_leaves(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(
+        RECIPE, algorithm=ANA(), annealing=Annealing(Hierarchical(1)), averaging=0.9, batchnorm_batches=2
+    )
+    results = train(recipe, tmp_path / "run")
+    assert results is not None
+    assert [results[f"std/forward/{layer}"] for layer in (1, 2, 3)] == [0, 0, 0]
 
 
 def test_an_average_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     recipe = dataclasses.replace(RECIPE, averaging=0.9, batchnorm_batches=2)
     train(recipe, tmp_path / "whole")
     with pytest.raises(ZeroDivisionError):
-        train(recipe, tmp_path / "halves", callbacks=[Crash(2)])
+        train(recipe, tmp_path / "halves", watch=Crash(2))
     resume(tmp_path / "halves")
     assert same_network(tmp_path / "whole", tmp_path / "halves")
 
@@ -416,7 +419,7 @@ def test_weights_that_stay_at_levels_have_no_average(algorithm: Algorithm) -> No
 def test_batchnorm_is_never_estimated_from_one_image(tmp_path: Path) -> None:
     splits = load("digits")
     few = splits._replace(train=splits.train.take(torch.arange(257)))
-    batches = _batchnorm_images(dataclasses.replace(RECIPE, batchnorm_batches=9), few)
+    batches = batchnorm_images(dataclasses.replace(RECIPE, batchnorm_batches=9), few)
     assert [len(batch) for batch in batches] == [256]
 
 
@@ -424,7 +427,7 @@ def test_batchnorm_is_estimated_from_many_classes(tmp_path: Path) -> None:
     splits = load("digits")
     by_class = splits.train.take(torch.argsort(splits.train.labels, stable=True))
     recipe = dataclasses.replace(RECIPE, batchnorm_batches=2)
-    images = torch.cat(tuple(_batchnorm_images(recipe, splits._replace(train=by_class))))
+    images = torch.cat(tuple(batchnorm_images(recipe, splits._replace(train=by_class))))
     assert len(images) == 512
     for batch in images.split(128):
         labels = {bytes(image.flatten()): int(label) for image, label in by_class}
@@ -454,7 +457,7 @@ def test_a_network_that_has_seen_validation_images_is_told(
 def test_batchnorm_can_have_a_learning_rate_of_its_own() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     optimizer = Optimizer(lr=0.1, norm_lr=0.01).build(model.parameters())
-    schedule = Schedule("cosine", final=0.5).build(optimizer, steps_per_epoch=2, epochs=2, annealed=None)
+    schedule = RateSchedule("cosine", final=0.5).build(optimizer, steps_per_epoch=2, epochs=2, annealed=None)
     shapes = {group["lr"]: [tuple(p.shape) for p in group["params"]] for group in optimizer.param_groups}
     assert shapes == {0.1: [(3, 4)], 0.01: [(3,), (3,), (3,)]}
     for _ in range(4):

@@ -74,7 +74,13 @@ def test_every_command_shown_is_one_that_lehr_takes(
     page: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
     Path("my-recipe.yaml").write_text(dump(named("digits-ana")))
+    blocks = [
+        body for language, body in FENCE.findall((ROOT / "docs" / "extend.md").read_text()) if "class TinyNet" in body
+    ]
+    Path("mynets.py").write_text("from torch import nn\n" + blocks[0])
+    words = [word for word in words if word != cli.TRUST]
     word, *arguments = ["digits-ana" if word == "RECIPE" else word for word in words]
     assert word in cli.COMMANDS, f"{page} shows lehr {word}"
     reads_its_words_itself = [*inspect.signature(cli.COMMANDS[word]).parameters] == ["arguments"]

@@ -13,7 +13,7 @@ import torch
 from matplotlib.colors import to_rgb
 
 import lehr
-from lehr.annealing import Power
+from lehr.annealing import PowerDecay
 from lehr.approximation import approximate
 from lehr.noise import Normal, Uniform
 from lehr.report import figures
@@ -44,7 +44,7 @@ def test_the_paper_slope_is_one_between_minus_one_and_one_without_a_spike_where_
 
 
 def test_laws_and_windows_draw_the_schedule():
-    laws = figures.decay_laws([("quadratic", Power())])
+    laws = figures.decay_laws([("quadratic", PowerDecay())])
     x, y = laws.axes[0].lines[0].get_data()
     assert np.allclose(y, (1 - np.clip(x, 0, 1)) ** 2)
     panels = figures.windows(layers=3, duration=10).axes

@@ -13,10 +13,11 @@ from torch.nn import functional as F
 
 import frozen_networks as networks
 import lehr
-from frozen_networks import EXACT, NETWORKS, Input, conv, hard, linear
-from lehr.deploy import integer_net
+from frozen_networks import EXACT, INTEGERS, NETWORKS, Input, conv, hard, linear
+from lehr.deploy import IntegerNet, operations
 from lehr.deploy.fold import common_unit
 from lehr.deploy.freeze import FloatWarning, FreezeError, freeze
+from lehr.deploy.verify import is_tie
 
 
 def codes(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
@@ -40,14 +41,15 @@ def codes(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     return seen
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_activation_is_at_the_level_it_has_in_torch(name):
+@pytest.mark.parametrize("name", EXACT)
+def test_every_activation_of_an_exact_network_is_at_the_level_it_has_in_torch(name):
     model, images = networks.trained(name)
     net = networks.frozen(name)
+    assert net.exact, net.inexact
     expected, values = codes(model, images), net.trace(networks.batch(name))
     compared = 0
     for operation in net.operations:
-        if isinstance(operation, integer_net.Threshold):
+        if isinstance(operation, operations.Threshold):
             levels = torch.tensor(operation.levels)
             actual = torch.searchsorted(levels, values[operation.name].contiguous())
             assert torch.equal(actual.flatten(1), expected[operation.name].flatten(1)), operation.name
@@ -62,17 +64,21 @@ def test_logits_and_classes_are_those_of_torch(name):
     with torch.no_grad():
         expected = model(images)
     net = networks.frozen(name)
-    torch.testing.assert_close(net.run(networks.batch(name)), expected.flatten(1), rtol=2e-6, atol=2e-5)
-    assert torch.equal(net.predict(networks.batch(name)), expected.flatten(1).argmax(1))
+    images, other = networks.batch(name), net.predict(networks.batch(name)) != expected.flatten(1).argmax(1)
+    ties = [is_tie(model, net, networks.trained(name)[1][index][None]) for index in other.nonzero()[:, 0]]
+    assert all(ties), "another class, and not by a tie"
+    apart = (net.run(images) - expected.flatten(1)).abs().amax(1) > 2e-5 * expected.abs().max()
+    assert net.exact <= (not apart.any()), "an exact network has torch's logits, to the last bits"
+    assert apart.sum() <= 2, "only a tie within the network changes logits by more than rounding"
     assert len(expected.unique(dim=0)) > 32, "a test that sees one answer sees nothing"
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", INTEGERS)
 def test_a_fully_quantized_network_has_integers_only(name):
     net = networks.frozen(name)
     kinds = {value.kind for path, value in net.values.items() if path != "logits"}
     assert kinds == {"integer"}
-    assert isinstance(net.operations[-1], integer_net.Affine)
+    assert isinstance(net.operations[-1], operations.Affine)
 
 
 def test_thresholds_agree_with_torch_at_every_integer_also_where_the_textbook_does_not():
@@ -92,7 +98,7 @@ def test_thresholds_agree_with_torch_at_every_integer_also_where_the_textbook_do
     with torch.no_grad():
         assert torch.equal(net.run(images), model(images).flatten(1))
 
-    threshold = next(x for x in net.operations if isinstance(x, integer_net.Threshold))
+    threshold = next(x for x in net.operations if isinstance(x, operations.Threshold))
     reachable = net.values[threshold.source]
     with torch.no_grad():
         scale, shift = norm.weight.double()[:, None], (norm.bias.double() - norm.weight.double() * mean)[:, None]
@@ -124,7 +130,7 @@ def test_zero_scale_is_a_constant_channel_and_negative_scale_turns_the_direction
         norm.weight.copy_(torch.tensor([0.0, -2.0, 2.0]))
         norm.bias.copy_(torch.tensor([0.7, 0.1, 0.1]))
     net = freeze(nn.Sequential(Input(1), conv(1, 3), norm, hard()).eval(), torch.zeros(1, 1, 4, 4, dtype=torch.uint8))
-    threshold = next(x for x in net.operations if isinstance(x, integer_net.Threshold))
+    threshold = next(x for x in net.operations if isinstance(x, operations.Threshold))
     assert threshold.directions.tolist() == [1, -1, 1]
     sums = net.values[threshold.source]
     assert (threshold.thresholds[0] <= sums.low).all(), "0 * s + 0.7 is above both thresholds, whatever s is"
@@ -238,9 +244,9 @@ class Pixels(nn.Module):
         return x.float() - 128
 
 
-def table(net: integer_net.IntegerNet) -> np.ndarray:
+def table(net: IntegerNet) -> np.ndarray:
     first = net.operations[0]
-    assert isinstance(first, integer_net.Table)
+    assert isinstance(first, operations.Table)
     return first.table
 
 
@@ -409,3 +415,25 @@ def test_what_is_not_integer_is_not_warned_about_unless_it_was_quantized():
         net = freeze(model, images)
     assert net.values["branch.1"].kind == "integer"
     assert net.values["stem.0"].kind == "float"
+
+
+def test_a_copy_that_averaged_buffers_freezes_or_says_why_not() -> None:
+    body = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    lehr.quantize_(body)
+    model = nn.Sequential(Input(1), body)
+    images = torch.randint(0, 256, (4, 1, 4, 4), dtype=torch.uint8)
+    annealer = lehr.Annealer(model, lehr.annealing.Window(0, 3))
+    noisy, settled = (torch.optim.swa_utils.AveragedModel(model, use_buffers=True) for _ in range(2))
+    for _ in range(8):
+        noisy.update_parameters(model)
+        model(images)
+        annealer.step()
+        if annealer.time > 4:
+            settled.update_parameters(model)
+    with pytest.raises(FreezeError, match=r"AveragedModel\(use_buffers=True\) does, averages the"):
+        freeze(noisy.module.eval(), images[:1])
+    for module in settled.modules():
+        if isinstance(module, lehr.Quantizer):
+            assert module.forward_std.item() == 0
+            assert module.backward_std.item() > 0.2
+    freeze(settled.module.eval(), images[:1])

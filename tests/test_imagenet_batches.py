@@ -11,9 +11,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from imagenet_files import number, photographs, write_pictures, write_tree
-from lehr.data import CentreCrop, Colour, DataError, ImageFiles, RandomCrop, StreamedBatches, batches_of, examples_of
-from lehr.data.image_folder import read_folder
-from lehr.data.reading import Readers, usual_readers
+from lehr.data import (
+    CentreCrop,
+    Colour,
+    CropFlip,
+    DataError,
+    ImageFiles,
+    RandomCrop,
+    StreamedBatches,
+    batches_of,
+    examples_of,
+    read_folder,
+)
+from lehr.data.streamed import start_reader, usual_readers
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +198,7 @@ def test_torchs_own_random_state_is_neither_used_nor_moved(files):
 
 
 def test_one_call_gives_the_batches_of_any_data_set(files):
-    batches = batches_of(files, 4, shuffle=True, augment=True, seed=5, drop_last=True, workers=0)
+    batches = batches_of(files, 4, training=True, augment=CropFlip(), seed=5, workers=0)
     assert same([*batches], [*training(files)])
     plain = batches_of(files, 4, workers=0)
     assert same([*plain], [*streamed(files)])
@@ -208,23 +218,14 @@ def test_a_rank_has_its_share_of_the_cores_as_readers(monkeypatch):
     assert usual_readers() == 16
 
 
-def test_an_accelerator_has_pinned_memory_and_readers_run_ahead():
-    loader = Readers(2, prefetch=4, pinned=True).loader([0], lasting=True)
-    assert (loader.num_workers, loader.prefetch_factor, loader.pin_memory, loader.persistent_workers) == (
-        2,
-        4,
-        True,
-        True,
-    )
-    with pytest.raises(ValueError, match="at least 0 readers, at least 1 batch ahead, got -1 and 2"):
-        Readers(-1)
+def test_there_are_no_fewer_readers_than_none(files):
+    with pytest.raises(ValueError, match="at least 0 reader processes, got workers=-1"):
+        streamed(files, workers=-1)
 
 
 def test_a_reader_says_nothing_when_nobody_takes_its_batches_any_more(monkeypatch, capsys):
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
-    start = Readers(0).loader([0], lasting=False).worker_init_fn
-    assert start is not None
-    start(0)
+    start_reader(0)
     for error in (ConnectionResetError("gone"), BrokenPipeError("gone"), ValueError("of its own")):
         sys.excepthook(type(error), error, None)
     assert capsys.readouterr().err == "ValueError: of its own\n"
@@ -275,6 +276,6 @@ def test_photographs_of_imagenet_stream():
     if not photographs():
         pytest.skip("no sample of ImageNet: set LEHR_IMAGENET_SAMPLE")
     files = read_folder(photographs()[0].parents[1], size=224)
-    batches = batches_of(files, 16, shuffle=True, augment=True, drop_last=True, workers=2)
+    batches = batches_of(files, 16, training=True, augment=CropFlip(), workers=2)
     shapes = [(tuple(images.shape), len(labels)) for images, labels in batches]
     assert shapes == [((16, 3, 224, 224), 16)] * 3

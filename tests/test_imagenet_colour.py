@@ -7,7 +7,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lehr.data import Colour
-from lehr.data.colour import EIGENVALUES, EIGENVECTORS, GREY
+from lehr.data.augment import EIGENVALUES, EIGENVECTORS, GREY
 
 NONE = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "lighting": 0.0}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from imagenet_files import contents, encoded, photographs, smooth
-from lehr.data.decode import CentreCrop, Crop, RandomCrop, decode, decode_batch
+from lehr.data.decode import CentreCrop, Crop, RandomCrop, Sample, decode, decode_batch
 
 
 def pixels(file: bytes, crop: Crop, seed: int = 0) -> np.ndarray:
@@ -20,6 +20,10 @@ def pixels(file: bytes, crop: Crop, seed: int = 0) -> np.ndarray:
     return np.asarray(image).astype(int)
 
 
+def samples(*files: bytes | str) -> list[Sample]:
+    return [Sample(number, f"{number}.jpg", file, label=10 + number) for number, file in enumerate(files)]
+
+
 def difference(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.abs(a - b).mean())
 
@@ -28,7 +32,7 @@ def difference(a: np.ndarray, b: np.ndarray) -> float:
 def test_real_photographs_decode(crop):
     if not photographs():
         pytest.skip("no sample of ImageNet: set LEHR_IMAGENET_SAMPLE")
-    decoded = decode_batch([path.read_bytes() for path in photographs()], crop, range(len(photographs())))
+    decoded = decode_batch(samples(*(path.read_bytes() for path in photographs())), crop)
     assert decoded.images.shape == (50, 3, 224, 224)
     assert decoded.failures == []
     assert float(decoded.images.float().std()) > 30
@@ -103,7 +107,7 @@ def test_draft_mode_decodes_fewer_pixels_of_the_same_image(side, monkeypatch):
         return resize(image, *arguments, **settings)
 
     monkeypatch.setattr(Image.Image, "resize", note)
-    whole = RandomCrop(96, area=(0.9, 1), draft=False)
+    whole = RandomCrop(96, area=(0.9, 1), draft=0)
     fast = RandomCrop(96, area=(0.9, 1))
     assert difference(pixels(file, whole, 1), pixels(file, fast, 1)) < 2
     assert decoded_at[0] == side
@@ -119,6 +123,25 @@ def test_the_orientation_a_camera_noted_is_applied(orientation, crop):
     file = encoded(image, quality=95, exif=exif)
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(file)))
     assert difference(pixels(file, crop, 3), pixels(encoded(upright, quality=95), crop, 3)) < 3
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_the_orientation_of_a_png_may_stand_after_its_pixels(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = encoded(smooth(300, 200), "PNG", exif=exif)
+    begin = file.index(b"eXIf") - 4
+    end = begin + 12 + int.from_bytes(file[begin : begin + 4], "big")
+    late = file[:begin] + file[end:-12] + file[begin:end] + file[-12:]  # before IEND
+    upright = encoded(ImageOps.exif_transpose(Image.open(io.BytesIO(file))), "PNG")
+    assert difference(pixels(late, CentreCrop(64, 72)), pixels(upright, CentreCrop(64, 72))) == 0
+
+
+def test_a_png_cut_in_its_pixels_is_no_image():
+    file = encoded(smooth(300, 200), "PNG")
+    image, reason = decode(file[: len(file) // 2], CentreCrop(64, 72), random.Random(0))
+    assert image is None
+    assert "truncated" in reason
 
 
 def test_damaged_metadata_do_not_lose_the_image():
@@ -164,21 +187,20 @@ def test_no_damage_raises(data):
     file = bytearray(encoded(smooth(60, 50)))
     for _ in range(data.draw(st.integers(1, 8))):
         file[data.draw(st.integers(0, len(file) - 1))] = data.draw(st.integers(0, 255))
-    decode_batch([bytes(file)], RandomCrop(32), [0])
+    decode_batch(samples(bytes(file)), RandomCrop(32))
 
 
 def test_a_batch_holds_the_images_that_could_be_read_and_says_why_the_others_not():
     file = encoded(smooth(80, 60))
-    decoded = decode_batch([file, b"", "a: no such file", file], CentreCrop(32, 36), [0, 1, 2, 3])
-    assert decoded.positions == [0, 3]
+    decoded = decode_batch(samples(file, b"", "no such file", file), CentreCrop(32, 36))
+    assert decoded.labels.tolist() == [10, 13]
     assert decoded.images.shape == (2, 3, 32, 32)
     assert torch.equal(decoded.images[0], decoded.images[1])
-    assert [at for at, _ in decoded.failures] == [1, 2]
-    assert decoded.failures[1][1] == "a: no such file"
+    assert decoded.failures == [("1.jpg", "cannot identify image file"), ("2.jpg", "no such file")]
 
 
 def test_a_batch_lies_in_memory_channels_last_as_decoded():
-    images = decode_batch([encoded(smooth(80, 60))] * 2, CentreCrop(32, 36), [0, 0]).images
+    images = decode_batch(samples(*[encoded(smooth(80, 60))] * 2), CentreCrop(32, 36)).images
     assert images.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -200,3 +222,15 @@ def test_the_seed_decides_the_crop():
 def test_wrong_crops_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_no_program_is_started_for_an_image(tmp_path, monkeypatch):
+    ghostscript, started = tmp_path / "gs", tmp_path / "started"
+    ghostscript.write_text(f"#!/bin/sh\ntouch {started}\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n%%EOF\n"
+    image, reason = decode(postscript, CentreCrop(8), random.Random(0))
+    assert image is None
+    assert "cannot identify" in reason
+    assert not started.exists()

@@ -6,10 +6,10 @@ import scipy.io
 import torch
 
 from imagenet_files import photographs, write_tree
-from lehr.data import DataError, ImageFiles, load_images, load_streamed
-from lehr.data.generated import FIGURES, write_images
-from lehr.data.image_folder import KIT, find_mapping, is_flat, read_flat, read_folder
-from lehr.data.names import Names
+from lehr.data import DataError, ImageFiles, load_images, load_streamed, read_folder
+from lehr.data.image_files import Names
+from lehr.data.imagenet import KIT, find_mapping, is_flat, read_flat
+from lehr.data.shapes import FIGURES, write_shapes
 
 CLASSES = ("class_0", "class_1", "class_2")
 FLAT = ("ILSVRC2012_val_00000001.JPEG", "ILSVRC2012_val_00000002.JPEG", "ILSVRC2012_val_00000003.JPEG")
@@ -189,8 +189,8 @@ def test_names_come_back_whatever_they_are_made_of():
         packed[4]
 
 
-def test_the_generated_folder_is_the_same_everywhere_and_reads_as_imagenet(tmp_path):
-    once, again = (write_images(tmp_path / name, train=3, val=2) for name in "ab")
+def test_shapes_are_the_same_everywhere_and_read_as_imagenet(tmp_path):
+    once, again = (write_shapes(tmp_path / name, train=3, val=2) for name in "ab")
     files = sorted(path.relative_to(once) for path in once.rglob("*.JPEG"))
     assert len(files) == len(FIGURES) * 5
     assert all((once / file).read_bytes() == (again / file).read_bytes() for file in files)
@@ -199,18 +199,18 @@ def test_the_generated_folder_is_the_same_everywhere_and_reads_as_imagenet(tmp_p
     assert not [path for path in once.rglob("*") if path.suffix == ".part"]
 
 
-def test_generated_images_are_drawn_into_the_data_folder_when_asked_for(tmp_path, monkeypatch):
+def test_shapes_are_drawn_into_the_data_folder_when_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("LEHR_DATA", str(tmp_path))
-    splits = load_streamed("generated-images", size=32)
+    splits = load_streamed("shapes", size=32)
     assert [len(split) for split in splits] == [120, 40, 40]
-    assert (tmp_path / "generated-images" / "train").is_dir()
+    assert (tmp_path / "shapes" / "train").is_dir()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.JPEG")}
-    assert [len(split) for split in load_streamed("generated-images", tmp_path, validation=8)] == [152, 8, 40]
+    assert [len(split) for split in load_streamed("shapes", tmp_path, validation=8)] == [152, 8, 40]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.JPEG")} == before
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match="no streamed data set is called 'cifar10'; there are imagenet, generated"):
+    with pytest.raises(ValueError, match="no streamed data set is called 'cifar10'; there are imagenet, shapes"):
         load_streamed("cifar10")
 
 

@@ -1,6 +1,8 @@
+import io
 import itertools
 import json
 import random
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,7 @@ from torch import Tensor
 from webdataset.writer import ShardWriter, TarWriter
 
 from imagenet_files import encoded, number, smooth, write_pictures, write_tree
-from lehr.data import CentreCrop, Colour, DataError, RandomCrop, Shards, StreamedBatches, load_images, pack
-from lehr.data.image_folder import read_folder
+from lehr.data import CentreCrop, Colour, DataError, RandomCrop, Shards, StreamedBatches, load_images, pack, read_folder
 from lehr.data.shards import count_samples, hold_out_shards, read_shards
 
 
@@ -149,6 +150,57 @@ def test_a_sample_without_image_or_class_is_skipped_and_named(tmp_path):
         "noclass": "expected a class from 0 to 1, found ''",
         "wrong": "expected a class from 0 to 1, found '2'",
     }
+
+
+def add(tar: tarfile.TarFile, name: str, content: bytes, **headers: str) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.pax_headers = len(content), headers
+    tar.addfile(member, io.BytesIO(content))
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_member_that_is_no_image_by_its_size_is_skipped_without_reading_it(tmp_path, sparse):
+    path, image = tmp_path / "a.tar", encoded(smooth(40, 30))
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        add(tar, "good.jpg", image)
+        add(tar, "good.cls", b"1")
+        if sparse:  # ten bytes in the shard, 40 GB once read
+            add(tar, "huge.jpg", bytes(10), **{"GNU.sparse.map": "0,10", "GNU.sparse.size": str(40 << 30)})
+        else:
+            add(tar, "huge.jpg", bytes(65 << 20))
+        add(tar, "huge.cls", b"1")
+        add(tar, "last.jpg", image)
+        add(tar, "last.cls", b"9" * 5000)
+    (tmp_path / "classes.txt").write_text("a\nb\n")
+    shards = read_shards(tmp_path, size=16)
+    batches = streamed(shards)
+    assert len(shards) == 3
+    assert [labels.tolist() for _, labels in batches] == [[1]]
+    kind, megabytes = ("a sparse file", 40 << 10) if sparse else ("one", 65)
+    reasons = {name.split(", ")[1]: reason for name, reason in batches.skipped.reasons.items()}
+    assert reasons["huge"] == f"expected a file of at most 64 MB, found {kind} of {megabytes} MB"
+    assert reasons["last"].startswith("expected a class from 0 to 1, found '999")
+
+
+def test_a_chain_of_headers_without_end_is_skipped(tmp_path):
+    path = tmp_path / "a.tar"
+    header = tarfile.TarInfo("././@LongLink")
+    header.type = tarfile.GNUTYPE_LONGNAME
+    path.write_bytes(header.tobuf(tarfile.GNU_FORMAT) * 5000)
+    with pytest.raises(DataError, match=r"a\.tar: expected a tar file that can be read"):
+        read_shards(tmp_path, size=16)
+    (tmp_path / "sizes.json").write_text('{"a.tar": 2}')
+    batches = streamed(read_shards(tmp_path, size=16))
+    assert [*batches] == []
+    assert len(batches.skipped) == 2
+
+
+def test_a_key_of_a_shard_does_not_drive_the_terminal(tmp_path, caplog):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        add(tar, "red\x1b[31m.jpg", b"no image")
+        add(tar, "red\x1b[31m.cls", b"0")
+    assert [*streamed(read_shards(tmp_path, size=16))] == []
+    assert r"red\x1b[31m cannot be read" in caplog.messages[0]
 
 
 def test_shards_are_not_packed_beside_others(root):

@@ -16,13 +16,14 @@ import pytest
 import torch
 
 from lehr.training.folder import RunFolder, load_checkpoint
+from lehr.training.loop import Step
 from processes import ENVIRONMENT, PATIENCE, Lehr, lehr
 
 # Everything that draws random numbers or carries state over: sampled noise, augmentation, annealing by the batch,
 # re-estimated BatchNorm, momenta, a schedule by the step. Wide enough for its checkpoints to take a moment to write.
 RECIPE = (
     "digits-ana",
-    *("--epochs", 6, "--annealing.duration", 1, "--annealing.per", "batch", "--batchnorm_batches", 1),
+    *("--epochs", 6, "--annealing.schedule.duration", 1, "--annealing.per", "batch", "--batchnorm_batches", 1),
     *("--algorithm.mode", "sample", "--data.augment", "true", "--data.padding", 1, "--data.flip", "false"),
     *("--model.hidden", "[512,512]"),
 )
@@ -89,7 +90,7 @@ def test_ctrl_c_in_the_first_epoch_is_resumed_from_the_beginning(begun: Lehr, tm
 
 def test_ctrl_c_reaches_reader_processes_too_and_they_say_nothing(tmp_path: Path) -> None:
     run, log = tmp_path / "run", tmp_path / "log"
-    words = ("imagenet-small-alexnet-ana", "--data.root", str(tmp_path), "--data.workers", "2", "--out", str(run))
+    words = ("shapes-alexnet-ana", "--data.root", str(tmp_path), "--data.workers", "2", "--out", str(run))
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "lehr", "train", *words, "--epochs", "200"],
@@ -106,15 +107,26 @@ def test_ctrl_c_reaches_reader_processes_too_and_they_say_nothing(tmp_path: Path
     assert log.read_text() == f"lehr train: stopped by SIGINT; continue with: lehr train --resume {run}\n"
 
 
-def test_kill_in_the_middle_of_an_epoch_loses_that_epoch_alone(begun: Lehr, tmp_path: Path, whole: RunFolder) -> None:
-    run = tmp_path / "run"
-    begun.wait_for(RunFolder(run).checkpoint(3).exists)
-    time.sleep(0.02)
-    begun.signal(signal.SIGKILL)
-    assert begun.wait() == -signal.SIGKILL
-    assert not (run / "results.json").exists()
-    resumed(run)
-    assert_same(run, whole)
+def _kill_at(number: int) -> None:
+    """Let this process end itself as `kill -9` does, in the middle of a step."""
+    from lehr.training import session
+
+    def kill(step: Step) -> None:
+        if step.step == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    session.train = functools.partial(session.train, watch=kill)
+
+
+@pytest.mark.parametrize("step", [0, 3 * 19 + 10, 6 * 19 - 1])
+def test_kill_in_the_middle_of_an_epoch_loses_that_epoch_alone(step: int, tmp_path: Path, whole: RunFolder) -> None:
+    run = RunFolder(tmp_path / "run")
+    before = functools.partial(_kill_at, step)
+    code, _ = lehr("train", *RECIPE, "--out", run.path, output=tmp_path / "log", before=before)
+    assert code == -signal.SIGKILL
+    assert len(run.read_metrics()) == step // 19
+    resumed(run.path)
+    assert_same(run.path, whole)
 
 
 def test_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path: Path, whole: RunFolder) -> None:

@@ -12,6 +12,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -21,6 +22,7 @@ from lehr.layers import Composed, around_thresholds_, taken_apart
 from measure import LiveMemory
 from restated import value_and_gradient
 
+TERNARY, FOUR_BIT = MultiStep.ternary(), MultiStep.uniform(4)
 LAYERS = {
     "Linear": (lambda **kwargs: lehr.Linear(6, 4, **kwargs), nn.Linear(6, 4), (5, 6)),
     "Conv1d": (lambda **kwargs: lehr.Conv1d(6, 4, 3, padding=1, **kwargs), nn.Conv1d(6, 4, 3, padding=1), (2, 6, 9)),
@@ -223,6 +225,28 @@ class TestState:
         with pytest.raises(RuntimeError, match=r"Missing key.*quantizer.backward_std"):
             lehr.Linear(3, 2).load_state_dict(state)
 
+    @pytest.mark.parametrize("through_a_file", [False, True])
+    def test_a_state_of_another_step_function_is_refused_by_name(self, through_a_file):
+        four_bit, ternary = (
+            nn.Sequential(lehr.Linear(3, 2, quantizer=Quantizer(step))) for step in (FOUR_BIT, TERNARY)
+        )
+        state, before = four_bit.state_dict(), copy.deepcopy(ternary.state_dict())
+        if through_a_file:
+            file = io.BytesIO()
+            torch.save(state, file)
+            file.seek(0)
+            state = torch.load(file, weights_only=True)
+        message = r"0.quantizer has the levels \(-1, 0, 1\) at \(-0.5, 0.5\), its state those of \(-8, -7.*quantize the"
+        with pytest.raises(RuntimeError, match=message):
+            ternary.load_state_dict(state)
+        assert torch.equal(ternary[0].quantizer.forward_std, before["0.quantizer.forward_std"])
+        four_bit.load_state_dict(state)
+
+    def test_a_state_that_does_not_say_its_step_function_loads(self):
+        """As those that were saved before states said it, and those that went through a plain dict."""
+        ternary = nn.Sequential(lehr.Linear(3, 2))
+        ternary.load_state_dict(dict(nn.Sequential(lehr.Linear(3, 2)).state_dict()))
+
     def test_a_state_survives_a_file_without_pickled_code(self):
         file = io.BytesIO()
         torch.save(self.model().state_dict(), file)
@@ -351,92 +375,35 @@ class NoValues(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class TestLinearByRows:
-    """Large layers on few images quantize a few rows of their weight at a time: nothing else may change."""
+@pytest.mark.parametrize("scale", [None, 0.3, "channel"])
+@pytest.mark.parametrize("kind", ["linear", "conv"])
+def test_in_eval_mode_a_layer_sums_levels_and_multiplies_by_its_scale_afterwards(kind, scale):
+    """So that its float32 sums are sums of integers, exact in any order; the gradients stay those of training."""
+    torch.manual_seed(0)
+    quantizer = lehr.Quantizer(lehr.MultiStep.uniform(4), lehr.Dirac(), lehr.Uniform(0.3))
+    if kind == "linear":
+        layer, x = lehr.Linear(640, 5, quantizer=quantizer), torch.randint(-3, 4, (7, 640)).float()
+    else:
+        layer, x = lehr.Conv2d(64, 5, 3, quantizer=quantizer), torch.randint(-3, 4, (7, 64, 6, 5)).float()
+    column = (-1, *[1] * (layer.weight.ndim - 1))
+    if scale is not None:
+        quantizer.scale = torch.linspace(0.1, 0.7, 5).reshape(column) if scale == "channel" else torch.tensor(scale)
+    factor = torch.ones(()) if quantizer.scale is None else quantizer.scale
+    levels = quantizer.step(layer.weight.detach() / factor)
+    operation = F.linear if kind == "linear" else F.conv2d
+    sums = operation(x.double(), levels.double()).float()
+    row = (1, -1, *column[2:])
+    expected = sums * (factor.reshape(row) if factor.numel() > 1 else factor) + layer.bias.reshape(row)
+    result = layer.eval()(x)
+    assert torch.equal(result, expected)
+    result.square().sum().backward()
+    gradient, layer.weight.grad = layer.weight.grad, None
+    layer.train()(x).square().sum().backward()
+    torch.testing.assert_close(gradient, layer.weight.grad, rtol=1e-3, atol=1e-2)
 
-    @pytest.fixture(autouse=True)
-    def _small_is_many(self, monkeypatch):
-        monkeypatch.setattr(lehr.layers, "_MANY_WEIGHTS", 60)
-        monkeypatch.setattr(lehr.expectation, "BLOCK", 20)
 
-    @staticmethod
-    def gradients(layer, x, y):
-        (y * torch.arange(1.0, 1 + y.shape[-1])).sum().backward()
-        found = [None if t is None or t.grad is None else t.grad for t in (x, layer.weight, layer.bias)]
-        x.grad = None
-        layer.zero_grad()
-        return found
-
-    @pytest.mark.parametrize("shape", [(12,), (0, 12), (1, 12), (5, 12), (2, 3, 12)])
-    @pytest.mark.parametrize("training", [True, False])
-    @pytest.mark.parametrize(
-        "quantizer",
-        [
-            {},
-            {"forward": lehr.Dirac(), "backward": lehr.Uniform.half_width(1)},
-            {"forward": lehr.Normal(0.2, 0.1), "backward": lehr.Logistic(0.3, -0.2), "scale": 0.3},
-            {"forward": lehr.Uniform(0.1), "mode": "mode"},
-            {"step": lehr.MultiStep.uniform(4), "forward": lehr.Triangular(0.3)},
-        ],
-    )
-    def test_equals_the_layer_on_the_whole_weight(self, quantizer, training, shape):
-        torch.manual_seed(0)
-        layer = lehr.Linear(12, 7, quantizer=lehr.Quantizer(**quantizer)).train(training)
-        x = torch.randn(shape, requires_grad=True)
-        assert layer.quantizer._goes_by_rows(x, layer.weight)
-        by_rows = layer(x)
-        whole = torch.nn.functional.linear(x, layer.quantized_weight, layer.bias)
-        assert by_rows.shape == whole.shape
-        torch.testing.assert_close(by_rows, whole)
-        for found, expected in zip(self.gradients(layer, x, by_rows), self.gradients(layer, x, whole), strict=True):
-            torch.testing.assert_close(found, expected)
-
-    def test_gives_only_the_gradients_asked_for(self):
-        layer = lehr.Linear(12, 7, bias=False)
-        x = torch.randn(3, 12)
-        layer(x).sum().backward()
-        assert x.grad is None
-        assert layer.weight.grad is not None
-        layer = lehr.Linear(12, 7).requires_grad_(False)
-        x.requires_grad_()
-        layer(x).sum().backward()
-        assert x.grad is not None
-        assert layer.weight.grad is None
-        with torch.no_grad():
-            assert not layer(x).requires_grad
-
-    @pytest.mark.parametrize(
-        ("quantizer", "images"),
-        [
-            ({}, 65),  # then multiplying is what takes time
-            ({"mode": "sample"}, 3),  # which cannot be drawn twice
-            ({"scale": torch.full((7, 1), 0.5)}, 3),
-        ],
-    )
-    def test_is_left_to_where_it_helps(self, quantizer, images):
-        layer = lehr.Linear(12, 7, quantizer=lehr.Quantizer(**quantizer))
-        assert not layer.quantizer._goes_by_rows(torch.randn(images, 12), layer.weight)
-        assert layer(torch.randn(images, 12)).shape == (images, 7)
-
-    def test_noise_that_changes_before_the_backward_pass_is_noticed(self):
-        layer = lehr.Linear(12, 7)
-        x = torch.randn(3, 12, requires_grad=True)
-        assert layer.quantizer._goes_by_rows(x, layer.weight)
-        y = layer(x).sum()
-        layer.quantizer.forward_std.mul_(0.5)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            y.backward()
-
-    def test_images_of_another_length_are_torchs_error(self):
-        layer = lehr.Linear(12, 7)
-        with pytest.raises(RuntimeError, match=r"3x11 and 12x7"):
-            layer(torch.randn(3, 11))
-
-    def test_hooks_and_autocast_see_the_quantized_weight(self):
-        layer, seen = lehr.Linear(12, 7), []
-        x = torch.randn(3, 12)
-        with torch.autocast("cpu", torch.bfloat16):
-            assert layer(x).dtype == torch.bfloat16
-        layer.quantizer.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
-        layer(x)
-        assert seen == [(7, 12)]
+def test_in_eval_mode_a_weight_that_is_no_number_is_not_hidden():
+    layer = lehr.Linear(4, 2, quantizer=lehr.Quantizer(forward=lehr.Dirac())).eval()
+    with torch.no_grad():
+        layer.weight[0, 0] = torch.nan
+        assert layer(torch.ones(1, 4)).isnan().tolist() == [[True, False]]

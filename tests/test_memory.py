@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import resource, sys, torch
-from lehr.training.memory import keep_freed_memory
+from lehr.training.machine import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 def faults():

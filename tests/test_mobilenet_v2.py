@@ -6,9 +6,9 @@ from torch import fx, nn
 
 import lehr
 from lehr.algorithms import ANA
-from lehr.annealing import hierarchical
+from lehr.annealing import Hierarchical
 from lehr.models import Input, MobileNetV2
-from lehr.models.mobilenet_v2 import InvertedResidual, convert_branches_, load_torchvision_
+from lehr.models.mobilenet_v2 import InvertedResidual, load_torchvision_
 from lehr.summary import summarize
 
 BRANCHES = [f"features.{block}" for block in (3, 5, 6, 8, 9, 10, 12, 13, 15, 16)]
@@ -19,7 +19,7 @@ def small(**settings) -> MobileNetV2:
 
 
 def quantized(model: MobileNetV2) -> MobileNetV2:
-    convert_branches_(model, lambda part: lehr.quantize_(part, scale="fixed"))
+    lehr.quantize_(model.quantized_part, scale="fixed")
     return model
 
 
@@ -86,7 +86,7 @@ def test_full_precision_weights_load_into_the_quantized_network():
 
 def test_the_quantized_networks_own_state_comes_back():
     source, target = quantized(small()), quantized(small())
-    lehr.Annealer(source, hierarchical(10, 1), groups=source.annealing_groups).seek(5.5)
+    lehr.Annealer(source, Hierarchical(1)).seek(5.5)
     target.load_state_dict(source.state_dict())
     assert torch.equal(source.eval()(images(2)), target.eval()(images(2)))
     assert target.get_submodule("features.10.branch_input").forward_std == source.get_buffer(
@@ -138,21 +138,23 @@ def test_quantized_are_the_residual_branches_and_nothing_else():
 
 def test_the_conversion_names_modules_by_their_paths_in_the_model():
     model = small()
-    conversion = convert_branches_(model, lambda part: lehr.quantize_(part, scale="fixed"))
-    assert len(conversion.converted) == 10 * 5
+    conversion = lehr.quantize_(model.quantized_part, scale="fixed")
+    assert len(conversion.converted) == 10 * 6
     assert all(isinstance(model.get_submodule(change.module), nn.Module) for change in conversion.converted)
 
 
 def test_a_method_that_leaves_activations_leaves_the_branch_inputs_too():
     model = small()
-    convert_branches_(model, lambda part: lehr.quantize_(part, activations=None, scale="fixed"))
-    assert type(model.get_submodule("features.3.branch_input")) is nn.Identity
+    lehr.quantize_(model.quantized_part, activations=None, scale="fixed")
+    x = torch.randn(2, 16, 6, 6)
+    block = model.eval().get_submodule("features.3")
+    assert torch.equal(block(x), x + block.get_submodule("conv")(x))
 
 
 def test_an_algorithm_converts_the_branches_alone():
     model = small()
     stem = model.get_parameter("features.0.0.weight").clone()
-    convert_branches_(model, ANA(std=0.1).convert_)
+    ANA(std=0.1).convert_(model.quantized_part)
     assert model.get_buffer("features.3.branch_input.forward_std") == pytest.approx(0.1)
     assert torch.equal(model.get_parameter("features.0.0.weight"), stem)
     weight = model.get_parameter("features.3.conv.0.0.weight")
@@ -171,7 +173,7 @@ def test_155_of_300_8_million_macs_have_ternary_operands():
 
 def test_branches_anneal_one_after_the_other():
     model = quantized(small())
-    annealer = lehr.Annealer(model, hierarchical(10, duration=50), groups=model.annealing_groups)
+    annealer = lehr.Annealer(model, Hierarchical(duration=50))
     assert [len(group) for group in annealer.groups] == [6] * 10
     assert annealer.groups[0][0] == "features.3.branch_input"
     annealer.seek(75)

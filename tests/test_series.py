@@ -17,7 +17,7 @@ from lehr.training.series import plan
 from processes import Lehr, lehr
 
 pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
-TINY = ("--epochs", "1", "--annealing.duration", "0.2", "--model.hidden", "[16]")
+TINY = ("--epochs", "1", "--annealing.schedule.duration", "0.2", "--model.hidden", "[16]")
 
 
 @pytest.fixture(scope="module")

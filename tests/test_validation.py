@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lehr.annealing import Window, all_at_once, hierarchical
+from lehr.annealing import AllAtOnce, Hierarchical, Window
 from lehr.report.validation import Curve, curve_of_run, validation_error
 from lehr.training.folder import RunError
 from made_runs import make_run
@@ -28,7 +28,12 @@ def test_runs_of_one_schedule_share_a_panel_and_full_precision_is_in_all():
     def run(label, windows=()):
         return Curve(label, [1, 2], [0.5, 0.4], tuple(windows))
 
-    runs = [run("fp"), run("a", hierarchical(2, 1)), run("b", all_at_once(2, 2)), run("c", hierarchical(2, 1))]
+    runs = [
+        run("fp"),
+        run("a", Hierarchical(1).windows(2)),
+        run("b", AllAtOnce(2).windows(2)),
+        run("c", Hierarchical(1).windows(2)),
+    ]
     panels = validation_error(runs).axes
     labels = [[line.get_label() for line in axes.lines] for axes in panels]
     assert labels == [["fp", "a", "c"], ["fp", "b"]]
@@ -42,26 +47,29 @@ def test_runs_on_other_data_have_a_panel_of_their_own():
     def run(label, data, error, windows=()):
         return Curve(label, [1, 2], [error, error], tuple(windows), data)
 
-    runs = [run("a", "digits", 0.1, hierarchical(2, 1)), run("b", "cifar10", 0.6), run("c", "digits", 0.1)]
+    runs = [run("a", "digits", 0.1, Hierarchical(1).windows(2)), run("b", "cifar10", 0.6), run("c", "digits", 0.1)]
     panels = validation_error(runs).axes
     assert [[line.get_label() for line in axes.lines] for axes in panels] == [["a", "c"], ["b"]]
     assert panels[0].get_ylim()[1] < 60 < panels[1].get_ylim()[1]
 
 
 def test_every_curve_is_inside_its_panel():
-    runs = [Curve("a", [1], [0.1], tuple(hierarchical(2, 1))), Curve("b", [1], [0.9], tuple(hierarchical(2, 2)))]
+    runs = [
+        Curve("a", [1], [0.1], tuple(Hierarchical(1).windows(2))),
+        Curve("b", [1], [0.9], tuple(Hierarchical(2).windows(2))),
+    ]
     assert all(axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > 90 for axes in validation_error(runs).axes)
 
 
 def test_windows_too_narrow_for_their_numbers_are_told_in_words():
-    curve = Curve("run", [1, 100], [0.5, 0.4], tuple(hierarchical(9, 0.5)))
+    curve = Curve("run", [1, 100], [0.5, 0.4], tuple(Hierarchical(0.5).windows(9)))
     axes = validation_error([curve]).axes[0]
     assert not axes.texts
     assert axes.get_title(loc="left") == "shaded: layers 1 to 9, one after the other"
 
 
 def test_an_odd_panel_out_is_not_shown():
-    schedules = [tuple(hierarchical(2, duration)) for duration in (1, 2, 3)]
+    schedules = [tuple(Hierarchical(duration).windows(2)) for duration in (1, 2, 3)]
     panels = validation_error([Curve("run", [1], [0.5], windows) for windows in schedules]).axes
     assert [axes.get_visible() for axes in panels] == [True, True, True, False]
 
@@ -73,7 +81,7 @@ def test_windows_that_overlap_are_shaded_by_how_many_there_are():
     overlapping = shaded([Window(0, 2), Window(1, 2)])
     assert [patch.get_alpha() for patch in overlapping.patches] == [0.5, 1]
     assert not overlapping.texts
-    assert [patch.get_alpha() for patch in shaded(all_at_once(4, 2)).patches] == [1]
+    assert [patch.get_alpha() for patch in shaded(AllAtOnce(2).windows(4)).patches] == [1]
 
 
 def test_a_folder_without_a_validation_is_refused(tmp_path):

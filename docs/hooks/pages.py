@@ -18,11 +18,22 @@ from mkdocs.structure.files import File, Files
 
 PACKAGE = Path(__file__).parents[2] / "src" / "lehr"
 ROOMS = (  # in the order of the road; a room that is not named here comes after them
-    *("multistep", "noise", "expectation", "layers", "convert", "annealing", "batchnorm", "losses", "summary"),
+    *(
+        "multistep",
+        "noise",
+        "estimator",
+        "expectation",
+        "layers",
+        "convert",
+        "annealing",
+        "batchnorm",
+        "losses",
+        "summary",
+    ),
     *("models", "algorithms", "data", "training", "deploy", "export"),
     *("approximation", "theory", "expression", "interval", "report"),
 )
-INTERNAL = {"__init__", "cli", "blockwise", "table"}  # the front page, the command line, and what only lehr itself uses
+INTERNAL = {"__init__", "cli", "fast", "table"}  # the front page, the command line, and what only lehr itself uses
 
 
 def on_config(config: MkDocsConfig) -> None:

@@ -2,27 +2,28 @@
 
 float model -> quantize_ -> train with annealed noise -> freeze -> IntegerNet -> packed file / ONNX / C -> run anywhere
 
-`import lehr` needs torch alone. The rooms `lehr.models`, `lehr.data`, `lehr.deploy`, ... and `lehr.freeze` load when
-they are used.
+`import lehr` needs torch alone; names and rooms (`lehr.models`, `lehr.data`, `lehr.deploy`, ...) load when they are
+used.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
-
-from lehr.annealing import Annealer
-from lehr.convert import quantize_
-from lehr.expectation import quantize
-from lehr.layers import Conv1d, Conv2d, Conv3d, Linear, Quantizer
-from lehr.multistep import MultiStep
-from lehr.noise import Dirac, Logistic, Normal, Triangular, Uniform
 
 if TYPE_CHECKING:
     from lehr import algorithms, approximation, data, deploy, models
+    from lehr.annealing import Annealer
+    from lehr.convert import quantize_
     from lehr.deploy.freeze import freeze
+    from lehr.estimator import Estimator
+    from lehr.expectation import quantize
+    from lehr.layers import Conv1d, Conv2d, Conv3d, Linear, Quantizer
+    from lehr.multistep import MultiStep
+    from lehr.noise import Dirac, Logistic, Normal, Triangular, Uniform
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # the one place: pyproject.toml reads it
 
 __all__ = [
     "Annealer",
@@ -30,6 +31,7 @@ __all__ = [
     "Conv2d",
     "Conv3d",
     "Dirac",
+    "Estimator",
     "Linear",
     "Logistic",
     "MultiStep",
@@ -47,12 +49,29 @@ __all__ = [
     "quantize_",
 ]
 
-_ROOMS = ("algorithms", "approximation", "data", "deploy", "models")
+# Where each name is, so that it is imported when it is used: `lehr --help` does not wait for torch.
+_NAMES = {
+    "annealing": ("Annealer",),
+    "convert": ("quantize_",),
+    "deploy.freeze": ("freeze",),
+    "estimator": ("Estimator",),
+    "expectation": ("quantize",),
+    "layers": ("Conv1d", "Conv2d", "Conv3d", "Linear", "Quantizer"),
+    "multistep": ("MultiStep",),
+    "noise": ("Dirac", "Logistic", "Normal", "Triangular", "Uniform"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    for module, names in _NAMES.items():
+        if name in names:
+            value = getattr(importlib.import_module(f"lehr.{module}"), name)
+            globals()[name] = value
+            return value
+    if not name.startswith("_") and importlib.util.find_spec(f"lehr.{name}") is not None:
         return importlib.import_module(f"lehr.{name}")
-    if name == "freeze":
-        return importlib.import_module("lehr.deploy.freeze").freeze
     raise AttributeError(f"module 'lehr' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

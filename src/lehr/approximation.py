@@ -139,6 +139,11 @@ def approximate(
             cells = torch.arange(start, min(start + _BLOCK, plan.N))
             centres = middles[_unravel(cells, plan.n, dimension)]
             block = f(centres)
+            if not isinstance(block, Tensor):
+                raise TypeError(
+                    f"f must map points ({len(cells)}, {dimension}) to a tensor ({len(cells)},) or ({len(cells)}, 1), "
+                    f"got {type(block).__name__}: compute with torch"
+                )
             column = block.shape == (len(cells), 1)
             if not column and block.shape != (len(cells),):
                 raise ValueError(

@@ -11,6 +11,7 @@ code 2, a failure while working is one sentence and exit code 1, a signal is 128
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 import os
 import re
@@ -21,9 +22,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from jsonargparse import ActionYesNo, ArgumentError, ArgumentParser
+from lehr.printable import printable
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
     from lehr.training.recipe import Recipe
 
 
@@ -56,9 +59,9 @@ def train(arguments: Sequence[str]) -> None:
 def _follow(path: Path, recipe: Recipe | None) -> None:
     """Train the recipe into `path`, or resume what is there."""
     from lehr.report.terminal import print_results
-    from lehr.training import engine  # Lightning, which takes seconds: a wrong recipe was told before
+    from lehr.training import session  # Lightning, which takes seconds: a wrong recipe was told before
 
-    results = engine.resume(path) if recipe is None else engine.train(recipe, path)
+    results = session.resume(path) if recipe is None else session.train(recipe, path)
     if results is not None:
         print_results(path, results)
 
@@ -104,7 +107,7 @@ def report(run: Path) -> None:
     """Write RUN/report.html: the run, finished or not, as one page."""
     from lehr.report.page import write_report
 
-    print(write_report(run))
+    print(printable(write_report(run)))
 
 
 def compare(arguments: Sequence[str]) -> None:
@@ -143,7 +146,7 @@ def _only_runs(paths: Sequence[Path]) -> Sequence[Path]:
     others = [path for path in paths if path.exists() and not RunFolder(path).recipe.exists()]
     runs = [path for path in paths if path not in others]
     if runs and others:
-        print(f"lehr compare: left out, being no runs: {', '.join(map(str, others))}", file=sys.stderr)
+        print(f"lehr compare: left out, being no runs: {', '.join(map(printable, others))}", file=sys.stderr)
     return runs or paths
 
 
@@ -161,7 +164,7 @@ def _compare_methods(methods: Sequence[str], base: str, seeds: int, out: Path | 
 
     def tell(run: Planned) -> None:
         begins = "goes on" if run.begun else "begins"
-        print(f"run {told + 1} of {len(planned)}: {run.path.name} {begins}", file=sys.stderr, flush=True)
+        print(f"run {told + 1} of {len(planned)}: {printable(run.path.name)} {begins}", file=sys.stderr, flush=True)
 
     failed, seconds = 0, 0.0
     for number, done in enumerate(train_all(missing, tell), 1):
@@ -181,7 +184,7 @@ def _tell_comparison(runs: Sequence[Path], folder: Path) -> None:
 
     comparison = compare(runs)
     print_comparison(comparison)
-    print(*write_comparison(comparison, folder), sep="\n")
+    print(*map(printable, write_comparison(comparison, folder)), sep="\n")
 
 
 def export(
@@ -197,13 +200,13 @@ def export(
         source: a run folder, or a .lehr file, or the name of a network of the zoo
         to: what to write
         out: where to write it, instead of into the run folder (a run) or the present one
-        verify: compare torch, the reference run and every backend on all test images (a run), or on random ones
+        verify: compare every backend on all test images of a run, or on random ones; false needs no data set
     """
     from lehr.export import export
 
     failed = False
     for line, passed in export(source, to, out, verify=verify):
-        print(line)
+        print(printable(line))
         failed |= not passed
     if failed:
         raise SystemExit(_fail(1, "lehr export: the exported network differs from the trained one: see above"))
@@ -225,7 +228,7 @@ def predict(file: str, images: list[Path], *, resize: bool = False) -> None:
     rows, failed = [], False
     for path, answer in predict(file_of(file), images, resize=resize):
         if isinstance(answer, ImageError):
-            print(f"lehr predict: {answer}", file=sys.stderr)
+            print(f"lehr predict: {printable(answer)}", file=sys.stderr)
             failed = True
         else:
             rows.append((str(path), *answer))
@@ -243,7 +246,7 @@ def bench(file: str, *, repetitions: int = 100) -> None:
         repetitions: how often each is run; the least time counts
     """
     from lehr.deploy.bench import bench
-    from lehr.deploy.engine import compile
+    from lehr.deploy.cpu import compile
     from lehr.deploy.pack import load
     from lehr.zoo import file_of
 
@@ -300,7 +303,7 @@ def figures(
     """
     from lehr.report.figures import draw_all
 
-    print(*draw_all(out, runs, only, formats), sep="\n")
+    print(*map(printable, draw_all(out, runs, only, formats)), sep="\n")
 
 
 def demo(*, out: Path = Path("runs/demo")) -> None:
@@ -310,9 +313,9 @@ def demo(*, out: Path = Path("runs/demo")) -> None:
     from lehr.export import export
     from lehr.report.page import write_report
     from lehr.report.terminal import print_demo
-    from lehr.training.engine import train
     from lehr.training.recipes import named
     from lehr.training.run import unused_path
+    from lehr.training.session import train
 
     out = unused_path(out)
     print_demo(out, {name: train(named(name), out / name) or {} for name in ("digits-fp", "digits-ana")})
@@ -342,6 +345,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
+TRUST = "--trust"  # import the classes a recipe names though they are not lehr's
+TRUSTING = ("train", "evaluate", "summary", "compare", "export")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and give its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -359,7 +366,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
-            _call(word, arguments)
+            with _trusting(word, arguments):
+                _call(word, [_path_like(argument) for argument in arguments if argument != TRUST])
             sys.stdout.flush()
         except BrokenPipeError:  # whoever read it, `head` perhaps, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still to be flushed at the end
@@ -368,7 +376,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(stop.code or 0)
         except KeyboardInterrupt:
             return _fail(130, f"lehr {word}: interrupted")
-        except (ArgumentError, ValueError) as error:
+        except (argparse.ArgumentError, ValueError) as error:
             return _fail(2, f"lehr {word}: {' '.join(str(error).split())}")
         except BaseException as error:
             from lehr.data import DataError
@@ -381,6 +389,23 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _fail(1, f"lehr {word}: {error}")
             raise  # a defect of lehr, whose traceback is wanted
     return 0
+
+
+def _path_like(argument: str) -> str:
+    """A file or folder whose name begins with a dash, written so that it is not taken for an option."""
+    dashed = argument.startswith("-") and not argument.startswith("--") and argument != "-h"
+    return f"./{argument}" if dashed and os.path.lexists(argument) else argument
+
+
+def _trusting(word: str, arguments: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+    """With --trust, classes that a run's recipe names are imported though they are not lehr's."""
+    if TRUST not in arguments:
+        return contextlib.nullcontext()
+    if word not in TRUSTING:
+        raise UsageError(f"{TRUST} goes with {', '.join(TRUSTING)}: {word} imports no classes of a recipe")
+    from lehr.training.trust import trusting
+
+    return trusting(True)
 
 
 def _call(word: str, arguments: Sequence[str]) -> None:
@@ -401,6 +426,8 @@ def _call(word: str, arguments: Sequence[str]) -> None:
 
 def _parser(word: str, function: Callable[..., None]) -> ArgumentParser:
     """The signature as a command line: plain arguments by position, a list takes one or more, keywords are options."""
+    from jsonargparse import ActionYesNo, ArgumentParser
+
     description, _, arguments = (function.__doc__ or "").partition("Args:")
     told = dict(re.findall(r"^\s+(\w+): (.+)$", arguments, flags=re.MULTILINE))
     parser = ArgumentParser(prog=f"lehr {word}", description=description.strip(), exit_on_error=False)
@@ -433,7 +460,9 @@ def _show_warning(
 ) -> None:
     """A warning of lehr is a sentence for the user, any other is shown as Python does."""
     told = category.__module__.startswith("lehr.")
-    text = f"lehr: {message}\n" if told else warnings.formatwarning(message, category, filename, lineno, line)
+    text = (
+        f"lehr: {printable(message)}\n" if told else warnings.formatwarning(message, category, filename, lineno, line)
+    )
     print(text, end="", file=file or sys.stderr)
 
 
@@ -443,7 +472,7 @@ def _usage() -> str:
 
 
 def _fail(code: int, message: str) -> int:
-    print(message, file=sys.stderr)
+    print(printable(message, keep="\n"), file=sys.stderr)
     return code
 
 

@@ -58,7 +58,7 @@ _FLOAT: tuple[type[nn.Module], ...] = (
     nn.Embedding,
     nn.EmbeddingBag,
 )
-_SAMPLE = 2**16  # weights that tell a scale as well as millions do
+_SAMPLE = 2**16  # so many weights fit a scale as well as millions do
 Scale = Literal["tensor", "channel", "fixed"]
 Skip = str | Iterable[str] | Callable[[str, nn.Module], bool]
 
@@ -101,19 +101,24 @@ def quantize_(
     skip_last: bool = False,
     scale: Scale = "tensor",
 ) -> Conversion:
-    """Convert `model` in place and tell what was done.
-
-    `weights` and `activations` are templates, copied for every layer; None leaves that side in full precision.
-    `replace` are the activation modules that become quantizers. `skip` names modules (a path, which covers what lies
-    below it, or several) or is a predicate of path and module; `skip_first` and `skip_last` keep the first and last
-    layer with weights. `scale` fits the weight quantizer's scale to the present weights, one for the "tensor" or one
-    per output "channel", or leaves the template's ("fixed").
+    """Convert `model` in place and return what was done.
 
     A module used at several places is converted once and stays shared; layers with one tied weight keep it and share
     one quantizer; what is quantized already is left alone. Subclasses of torch's layers are kept, since what they
     compute is their own, and so are transposed convolutions, recurrent layers, attention's own projections and
     embeddings. Calls such as `torch.relu(x)` inside a `forward` cannot be seen: make them modules. Load trained weights
     before converting: the scales are fitted to those that are there.
+
+    Args:
+        model: the network; it is changed in place.
+        weights: the quantizer of the weights, copied for every layer; None leaves the weights in full precision.
+        activations: the quantizer of the activations, likewise.
+        replace: the kinds of activation modules that become quantizers.
+        skip: modules to keep: one or several paths, which cover what lies below, or a predicate of path and module.
+        skip_first: whether the first layer with weights is kept.
+        skip_last: whether the last one is.
+        scale: fit the scale of each weight quantizer to the present weights, one per "tensor" or one per output
+            "channel", or leave that of `weights` ("fixed").
     """
     if weights is None and activations is None:
         raise ValueError("weights=None and activations=None leave nothing to quantize")
@@ -132,7 +137,7 @@ def quantize_(
     for name, template in (("weights", weights), ("activations", activations)):
         if template is not None and not isinstance(template, AbstractQuantizer):
             raise TypeError(f"{name} must be a quantizer such as lehr.Quantizer(), or None, got {template!r}")
-    # By the weight's identity, so that tied weights share one; all before anything is changed, as a scale may not fit.
+    # Tied weights share one quantizer. All are fitted before anything is changed, since fitting can raise.
     quantizers: dict[int, AbstractQuantizer] = {}
     for path, module in modules.items():
         wanted = type(module) in _QUANTIZED and path not in reasons and not skipped(path, module)
@@ -163,7 +168,7 @@ def quantize_(
         elif activations is not None:
             quantizer = copy.deepcopy(activations).train(module.training)
             hooks = {name: value for name, value in vars(module).items() if "hook" in name}
-            module.__class__ = type(quantizer)  # the same object here too, so that it keeps its places and its hooks
+            module.__class__ = type(quantizer)  # the same object too: it keeps its places and hooks
             module.__dict__ = vars(quantizer) | hooks
             changes.append(Change(path, change.was, type(quantizer).__name__, len(quantizer.levels)))
 
@@ -171,8 +176,8 @@ def quantize_(
         if not isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer):
             continue
         if any(isinstance(part, AbstractQuantizer) for part in module.modules()):
-            # Without gradients torch would go past the quantizers; so it says no fast path is possible, nor the nested
-            # tensors that only this path can take.
+            # Without gradients torch takes a fast path that skips the quantizers. These flags turn it off, and the
+            # nested tensors that it needs.
             if isinstance(module, nn.TransformerEncoder):
                 module.use_nested_tensor = False
             else:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lehr import deploy
-from lehr.data import Dataset, examples_of
+from lehr.data import Dataset, Splits, StreamedSplits, examples_of
 from lehr.deploy.freeze import freeze
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.pack import load
 from lehr.deploy.verify import verify as checks
-from lehr.training.run import load_run
+from lehr.training.run import images_of, load_network, load_run
 from lehr.zoo import file_of
 
 _COMPARED = 256  # images of a data set that does not fit in memory, and random ones where there is none
@@ -29,20 +29,28 @@ def export(
 ) -> Iterator[tuple[str, bool]]:
     """Write a network in another form; sentences about what was done, and whether it went well.
 
-    `source` is a run folder, whose network is frozen and compared with the trained one; or a packed file, or the name
-    of a network of the zoo, whose backends are compared with each other. `out` is the run folder, or the present one,
-    unless it is given.
+    Args:
+        source: a run folder, whose network is frozen and compared with the trained one; or a packed file, or the name
+            of a network of the zoo, whose backends are compared with each other
+        to: the form
+        out: where to write it, instead of into the run folder, or the present one
+        verify: compare on the run's test images, or on random ones of a packed file; without it no data set is needed
     """
     model = None
     if Path(source).is_dir():
-        model, _, splits = load_run(Path(source))
-        images = examples_of(splits.test, len(splits.test) if isinstance(splits.test, Dataset) else _COMPARED)
-        net = freeze(model, images[:1], classes=splits.test.classes)
+        known = images_of(Path(source))
+        if verify:
+            model, _, splits = load_run(Path(source))
+            images = _test_images(splits)
+        else:
+            model, _ = load_network(Path(source))
+            images = _random_images(known.shape)
+        net = freeze(model, images[:1], classes=known.classes)
         path = Path(source) / _NAMES[to].format("model")
     else:
         file = file_of(source)
         net = load(file)
-        images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (_COMPARED, *net.input_shape), np.uint8))
+        images = _random_images(net.input_shape)
         path = Path(f"{file.stem}-c" if to == "c" else _NAMES[to].format(file.stem))
     path = path if out is None else out
     if to == "packed":
@@ -54,9 +62,23 @@ def export(
     else:
         deploy.to_c(net, path, images=images[:8])
     yield f"{path}: {_told_size(path, model, net)}", True
+    if net.exact:
+        yield "exact: every integer is the one that torch computes, on any machine", True
+    for why in net.inexact:
+        yield f"rounding can decide at {why}", True
     if verify:
         for check in checks(model, net, images, qonnx=to == "qonnx"):
             yield str(check), check.passed
+
+
+def _test_images(splits: Splits | StreamedSplits) -> Tensor:
+    """All test images, or some of a data set that does not fit in memory."""
+    test = splits.test
+    return examples_of(test, len(test) if isinstance(test, Dataset) else _COMPARED)
+
+
+def _random_images(shape: Sequence[int]) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(0).integers(0, 256, (_COMPARED, *shape), np.uint8))
 
 
 def _told_size(path: Path, model: nn.Module | None, net: IntegerNet) -> str:

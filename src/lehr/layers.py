@@ -29,15 +29,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lehr.expectation import Mode, check, linear_by_rows, quantize_with, wide
+from lehr.estimator import Estimator, Mode, ana, estimator_of
+from lehr.expectation import quantize, wide
 from lehr.multistep import MultiStep
-from lehr.noise import Dirac, Noise, Number, Uniform, all_hold, shown
+from lehr.noise import Dirac, Noise, Number, check, shown
 
-_TERNARY = MultiStep.ternary()
+_PAPER = ana()
 _NOISE = ("forward_std", "backward_std", "forward_mean", "backward_mean")
 _OPTIONAL = ("forward_mean", "backward_mean", "scale")
-_MANY_WEIGHTS, _FEW_IMAGES = 2**20, 64  # from where a linear layer goes by rows
-_PAPER_NOISE = Uniform(math.sqrt(3) / 6)  # U[-1/2, 1/2): the paper prints U[-1, 1] for this std, see docs/paper.md
 
 
 class AbstractQuantizer(nn.Module, abc.ABC):
@@ -64,116 +63,22 @@ class AbstractQuantizer(nn.Module, abc.ABC):
         x = x.to(wide(x.dtype))  # as the values are computed
         return level_codes(x if self.scale is None else x / self.scale, self.step)
 
+    def unscaled(self, x: Tensor) -> Tensor:
+        """The quantized x without the scale, noise or none: each value is a level, with the gradient of `forward`."""
+        if isinstance(x, torch.fx.Proxy):
+            own = x.tracer.create_proxy("get_attr", x.tracer.path_of_module(self), (), {})  # pyright: ignore
+            return x.tracer.create_proxy("call_method", "unscaled", (own, x), {})  # pyright: ignore
+        levels = torch.tensor(self.levels, dtype=x.dtype, device=x.device)[self.codes(x).long()]
+        levels = torch.where(x.isnan(), x, levels)
+        if torch.is_grad_enabled():
+            levels = levels + gradient_of(self(x) if self.scale is None else self(x) / self.scale)
+        return levels
 
-class Quantizer(AbstractQuantizer):
-    """y = scale * σ(x / scale), with σ under the forward noise for the value and the backward noise for the gradient.
-
-    `forward` and `backward` default to the paper's uniform noise of std √3/6 each; `scale` is a number or a tensor that
-    broadcasts over the input, for one scale per channel. Standard deviations, and means and a scale other than the
-    plain 0 and 1, are buffers: they move with the module, are saved with it, and can change without recompiling. The
-    noise keeps its precision in a module turned to half or double, where a rounded std could no longer be annealed
-    in small steps, or no longer mean the window it stands for.
-    """
-
-    forward_std: Tensor
-    backward_std: Tensor
-    forward_mean: Tensor | None
-    backward_mean: Tensor | None
-    scale: Tensor | None
-
-    def __init__(
-        self,
-        step: MultiStep = _TERNARY,
-        forward: Noise = _PAPER_NOISE,
-        backward: Noise = _PAPER_NOISE,
-        mode: Mode = "expectation",
-        scale: Number = 1.0,
-    ) -> None:
-        super().__init__()
-        check(step, forward, backward, mode)
-        self.step = step
-        self.mode: Mode = mode
-        self.forward_kind = type(forward)
-        self.backward_kind = type(backward)
-        self.register_buffer("forward_std", _buffer(forward.std))
-        self.register_buffer("backward_std", _buffer(backward.std))
-        self.register_buffer("forward_mean", _buffer(forward.mean, unless=0))
-        self.register_buffer("backward_mean", _buffer(backward.mean, unless=0))
-        self.register_buffer("scale", _buffer(scale, unless=1))
-        if not all_hold(scale, lambda scale: (scale > 0) & (scale < math.inf)):
-            raise ValueError(f"scale must be positive and finite, got {scale}")
-
-    @property
-    def forward_noise(self) -> Noise:
-        """The present forward noise, as a value."""
-        return _noise(self.forward_kind, self.forward_std, self.forward_mean)
-
-    @property
-    def backward_noise(self) -> Noise:
-        """The present backward noise, as a value."""
-        return _noise(self.backward_kind, self.backward_std, self.backward_mean)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Quantize; without forward noise when evaluating."""
-        scale = 1.0 if self.scale is None else self.scale
-        if isinstance(scale, Tensor) and scale.requires_grad:  # then autograd must see what is done with it
-            return quantize_with(x / scale, *self._function) * scale
-        return quantize_with(x, *self._function, scale=scale)
-
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """A linear layer of the quantized `weight`."""
-        if self._goes_by_rows(x, weight):
-            return linear_by_rows(x, weight, bias, *self._function, 1.0 if self.scale is None else self.scale)
-        return nn.functional.linear(x, self(weight), bias)
-
-    @property
-    def _function(self) -> tuple[Any, ...]:
-        """The arguments of `quantize_with` between x and its generator."""
-        return (
-            self.step,
-            self.forward_kind if self.training else Dirac,
-            0.0 if self.forward_mean is None or not self.training else self.forward_mean,
-            self.forward_std if self.training else 0.0,
-            self.backward_kind,
-            0.0 if self.backward_mean is None else self.backward_mean,
-            self.backward_std,
-            self.mode,
-        )
-
-    def _goes_by_rows(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether it takes longer to read the weights than to multiply by them, and rows can be taken one by one."""
-        numbers = (self.forward_std, self.backward_std, self.forward_mean, self.backward_mean, self.scale)
-        hooks = (self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks)
-        return (
-            not torch.compiler.is_compiling()
-            and isinstance(x, Tensor)
-            and x.device.type == "cpu"
-            and x.dtype == weight.dtype
-            and not torch.is_autocast_enabled("cpu")
-            and x.shape[-1:] == weight.shape[1:]  # or torch complains
-            and weight.numel() >= _MANY_WEIGHTS
-            and x.numel() <= _FEW_IMAGES * weight.size(1)
-            and self.mode != "sample"
-            and all(number is None or number.numel() == 1 for number in numbers)
-            and not (self.scale is not None and self.scale.requires_grad)
-            and not any(hooks)  # which want to see the quantized weight
-        )
-
-    def extra_repr(self) -> str:
-        """Step function, present noise, and what differs from the usual."""
-        mode = "" if self.mode == "expectation" else f", mode={self.mode}"
-        scale = "" if self.scale is None else f", scale={shown(self.scale)}"
-        return f"{self.step}, forward={self.forward_noise}, backward={self.backward_noise}{mode}{scale}"
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantizer:
-        """Move or convert as every module does, but for the dtype of the noise."""
-        before = {name: self._buffers[name] for name in _NOISE}
-        super()._apply(fn, recurse)
-        for name, buffer in before.items():
-            after = self._buffers[name]
-            if buffer is not None and after is not None and after.dtype != buffer.dtype:
-                self._buffers[name] = buffer.to(after.device)
-        return self
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """The step function goes where torch keeps versions: it is no tensor, and no key more."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]]["step"] = (self.step.thresholds, self.step.levels)
 
     def _load_from_state_dict(
         self,
@@ -185,6 +90,106 @@ class Quantizer(AbstractQuantizer):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
+        """Refuse the state of another step function; one that does not say its step function is trusted."""
+        saved = local_metadata.get("step")
+        if saved is not None and MultiStep(*saved) != self.step:
+            error_msgs.append(
+                f"{prefix[:-1] or 'this quantizer'} has the levels {self.step}, its state those of "
+                f"{MultiStep(*saved)}: quantize the model as the one that was saved"
+            )
+            return
+        self._load_own(state_dict, prefix)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+    def _load_own(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Prepare for what the state holds, such as buffers of other shapes."""
+
+
+class Quantizer(AbstractQuantizer):
+    """y = scale * σ(x / scale), with σ under the forward noise for the value and the backward noise for the gradient.
+
+    Standard deviations, and means and a scale other than the plain 0 and 1, are buffers: they move with the module, are
+    saved with it, and can change without recompiling. The noise keeps its precision in a module turned to half or
+    double, where a rounded std could no longer be annealed in small steps, or no longer mean the window it stands for.
+
+    Args:
+        step: an `Estimator`; or a multi-step function, ternary unless given, for the estimator that it makes with:
+        forward: the forward noise, the paper's uniform noise of std √3/6 unless given.
+        backward: the backward noise, likewise.
+        mode: what becomes of the forward noise, see `Estimator`.
+        scale: a number, or a tensor that broadcasts over the input, for one scale per channel.
+    """
+
+    forward_std: Tensor
+    backward_std: Tensor
+    forward_mean: Tensor | None
+    backward_mean: Tensor | None
+    scale: Tensor | None
+
+    def __init__(
+        self,
+        step: MultiStep | Estimator = _PAPER.step,
+        forward: Noise | None = None,
+        backward: Noise | None = None,
+        mode: Mode = "expectation",
+        scale: Number = 1.0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(step, Estimator):
+            forward = _PAPER.forward if forward is None else forward
+            backward = _PAPER.backward if backward is None else backward
+        estimator = estimator_of(step, forward, backward, mode)
+        check("scale", scale, "positive and finite", lambda scale: (scale > 0) & (scale < math.inf))
+        self.step = estimator.step
+        self.mode: Mode = estimator.mode
+        self.forward_kind = type(estimator.forward)
+        self.backward_kind = type(estimator.backward)
+        self.register_buffer("forward_std", _buffer(estimator.forward.std))
+        self.register_buffer("backward_std", _buffer(estimator.backward.std))
+        self.register_buffer("forward_mean", _buffer(estimator.forward.mean, unless=0))
+        self.register_buffer("backward_mean", _buffer(estimator.backward.mean, unless=0))
+        self.register_buffer("scale", _buffer(scale, unless=1))
+
+    @property
+    def forward_noise(self) -> Noise:
+        """The present forward noise, as a value."""
+        return self.forward_kind.trusted(self.forward_std, 0.0 if self.forward_mean is None else self.forward_mean)
+
+    @property
+    def backward_noise(self) -> Noise:
+        """The present backward noise, as a value."""
+        return self.backward_kind.trusted(self.backward_std, 0.0 if self.backward_mean is None else self.backward_mean)
+
+    @property
+    def estimator(self) -> Estimator:
+        """The present estimator, as a value: without forward noise when evaluating."""
+        forward = self.forward_noise if self.training else Dirac()
+        return Estimator(self.step, forward, self.backward_noise, self.mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Quantize; without forward noise when evaluating."""
+        if isinstance(x, torch.fx.Proxy):  # one node of a traced graph, as torch's own activations are
+            return x.tracer.create_proxy("call_module", x.tracer.path_of_module(self), (x,), {})  # pyright: ignore
+        return quantize(x, self.estimator, scale=1.0 if self.scale is None else self.scale)
+
+    def extra_repr(self) -> str:
+        """Step function, present noise, and what differs from the usual."""
+        scale = "" if self.scale is None else f", scale={shown(self.scale)}"
+        return f"{Estimator(self.step, self.forward_noise, self.backward_noise, self.mode)}{scale}"
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantizer:
+        """Move or convert as every module does, but for the dtype of the noise."""
+        before = {name: self._buffers[name] for name in _NOISE}
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            after = self._buffers[name]
+            if buffer is not None and after is not None and after.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(after.device)
+        return self
+
+    def _load_own(self, state_dict: dict[str, Any], prefix: str) -> None:
         """Become what the state holds, whatever its shapes; a full-precision checkpoint holds nothing of it."""
         quantized = prefix + "forward_std" in state_dict
         for name, buffer in self._buffers.items():
@@ -197,23 +202,37 @@ class Quantizer(AbstractQuantizer):
                 state_dict[prefix + name] = buffer
             elif saved is None and name in _OPTIONAL:  # a plain mean of 0 or scale of 1 is not saved
                 self._buffers[name] = None
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
 
 
 class _QuantizedWeight(nn.Module):
     """What the layers below share: a weight that passes through a quantizer on its way into the computation."""
 
     weight: Tensor
+    bias: Tensor | None
     quantizer: AbstractQuantizer
     # Of a subclass with a forward of its own: why `freeze` cannot convert it, and what to do.
     not_integer: ClassVar[tuple[str, str] | None] = None
 
     @property
     def quantized_weight(self) -> Tensor:
-        """The weight the layer computes with."""
+        """The weight the layer computes with: its quantizer's scale times levels."""
         return self.quantizer(self.weight)
+
+    def _forward(self, product: Callable[[Tensor, Tensor | None], Tensor], space: int) -> Tensor:
+        """`product(weight, bias)`, which has `space` dimensions behind the channels, of the quantized weight.
+
+        In eval mode the levels are summed and the scale multiplies their sums. Levels and quantized activations are
+        integers times a power of two, so these sums are exact whatever order a library adds in: the reason why a
+        frozen network equals the trained one on every machine.
+        """
+        scale = self.quantizer.scale
+        one_an_output = scale is not None and scale.ndim == space + 2 and scale.numel() == len(scale)
+        if self.training or not (scale is None or scale.numel() == 1 or one_an_output):
+            return product(self.quantizer(self.weight), self.bias)
+        sums = product(self.quantizer.unscaled(self.weight), None)
+        if scale is not None:
+            sums = sums * scale.to(sums.dtype).reshape(-1, *[1] * space)
+        return sums if self.bias is None else sums + self.bias.to(sums.dtype).reshape(-1, *[1] * space)
 
     def reset_parameters(self) -> None:
         """Bias as torch initialises it, weights uniformly around the thresholds."""
@@ -252,9 +271,7 @@ class Linear(_QuantizedWeight, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """The affine map of eq. 5."""
-        if type(self.quantizer) is Quantizer:
-            return self.quantizer.linear(input, self.weight, self.bias)
-        return nn.functional.linear(input, self.quantizer(self.weight), self.bias)
+        return self._forward(lambda weight, bias: nn.functional.linear(input, weight, bias), space=0)
 
 
 class _Conv(_QuantizedWeight, nn.modules.conv._ConvNd):
@@ -293,7 +310,10 @@ class _Conv(_QuantizedWeight, nn.modules.conv._ConvNd):
 
     def forward(self, input: Tensor) -> Tensor:
         """The convolution of eq. 5."""
-        return self._conv_forward(input, self.quantizer(self.weight), self.bias)
+        return self._forward(
+            lambda weight, bias: self._conv_forward(input, weight, bias),  # pyright: ignore[reportArgumentType, reportCallIssue]
+            space=len(self.kernel_size),
+        )
 
 
 class Conv1d(_Conv, nn.Conv1d):
@@ -370,8 +390,3 @@ def _buffer(value: Number, unless: float | None = None) -> Tensor | None:
     if not isinstance(value, Tensor) and value == unless:
         return None
     return torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
-
-
-def _noise(kind: type[Noise], std: Tensor, mean: Tensor | None) -> Noise:
-    centre = 0.0 if mean is None else mean
-    return Dirac(centre) if kind is Dirac else kind(std, centre)

@@ -16,16 +16,14 @@ tensor([-1.,  0.,  0.,  1.])
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-# Up to this many thresholds, comparing with each beats the binary search of torch.bucketize.
-_COMPARED = 32
+from lehr import fast
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,6 @@ class MultiStep:
 
     thresholds: tuple[float, ...]
     levels: tuple[float, ...]
-    adds_up: bool = field(init=False, repr=False, compare=False)
-    """Whether q_0 + δq_1 + ... + δq_k in single precision is exactly q_k."""
 
     def __post_init__(self) -> None:
         for name in ("thresholds", "levels"):
@@ -55,9 +51,6 @@ class MultiStep:
                 f"a step function with {len(self.thresholds)} thresholds needs {len(self.thresholds) + 1} levels, "
                 f"got {len(self.levels)}: {_short(self.levels)}"
             )
-        singles = all(_single(number) == number for number in self.levels + self.jumps)
-        climbs = zip(self.levels, self.jumps, self.levels[1:], strict=False)
-        object.__setattr__(self, "adds_up", singles and all(_single(a + jump) == b for a, jump, b in climbs))
 
     @classmethod
     def ternary(cls) -> MultiStep:
@@ -94,51 +87,23 @@ class MultiStep:
         """δq_k = q_k - q_{k-1}, for k = 1..K."""
         return tuple(b - a for a, b in itertools.pairwise(self.levels))
 
-    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """σ(x), elementwise, in `out` if it is given."""
+    def __call__(self, x: Tensor) -> Tensor:
+        """σ(x), elementwise."""
         x = x.detach() if x.is_floating_point() else x.to(torch.get_default_dtype())
         if x.dtype in (torch.float16, torch.bfloat16):
-            return self(x.float()).to(x.dtype) if out is None else out.copy_(self(x.float()))
-        if len(self.thresholds) > _COMPARED:
-            tables = _tables.__wrapped__ if torch.compiler.is_compiling() else _tables
-            thresholds, levels = tables(self, x.dtype, x.device)
-            index = torch.bucketize(x.contiguous(), thresholds, right=True, out_int32=True)
-            return torch.where(x.isnan(), x, levels[index], out=out)
-        if torch.compiler.is_compiling() or x.device.type != "cpu":
-            y = torch.where(x < self.thresholds[0], self.levels[0], x)  # NaN is on no side of a threshold: it stays
-            for threshold, level in zip(self.thresholds, self.levels[1:], strict=True):
-                y = torch.where(x >= threshold, level, y)
-            return y
-        # Selecting is many times slower on a CPU than adding floats. The clamps are a level that carries NaN on.
-        if self.adds_up:
-            y, above = torch.clamp(x, self.levels[0], self.levels[0], out=out), torch.empty_like(x)
-            for threshold, jump in zip(self.thresholds, self.jumps, strict=True):
-                y.add_(torch.ge(x, threshold, out=above), alpha=jump)
-            return y
-        # Each x is at exactly one level, so the sum of level * [x is there] is exact for any levels.
-        y = torch.clamp(x, 0, 0, out=out)
-        there, spare = torch.ones_like(x), torch.empty_like(x)
-        for threshold, level in zip(self.thresholds, self.levels, strict=False):
-            above = torch.ge(x, threshold, out=spare)
-            y = y.add_(there.sub_(above), alpha=level) if level else y
-            there, spare = above, there
-        return y.add_(there, alpha=self.levels[-1])
+            return self(x.float()).to(x.dtype)
+        quick = fast.staircase(x, self.thresholds, self.levels)
+        if quick is not None:
+            return quick
+        # Level times [x is there], which is exact; compilers make slow code of conditions. The clamp carries NaN on.
+        above = [torch.ones_like(x), *((x >= threshold).to(x.dtype) for threshold in self.thresholds)]
+        y = x.clamp(0, 0) + self.levels[-1] * above[-1]
+        for level, (here, higher) in zip(self.levels, itertools.pairwise(above), strict=False):
+            y = y + level * (here - higher)
+        return y
 
     def __str__(self) -> str:
         return f"{_short(self.levels)} at {_short(self.thresholds)}"
-
-
-@functools.lru_cache(maxsize=256)
-def _tables(step: MultiStep, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Thresholds and levels on the device, made once: a copy to the device at each call would wait for it."""
-    kind = {"dtype": dtype, "device": device}
-    return torch.tensor(step.thresholds, **kind), torch.tensor(step.levels, **kind)
-
-
-def _single(number: float) -> float:
-    """Rounded to the 24 bits of single precision, by Veltkamp's splitting; NaN beyond its range."""
-    shifted = number * (2.0**29 + 1)
-    return shifted - (shifted - number) if number == 0 or 1e-37 < abs(number) < 1e38 else math.nan
 
 
 def _numbers(values: object, name: str) -> tuple[float, ...]:

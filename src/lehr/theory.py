@@ -33,7 +33,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lehr.expectation import Mode, expected_slope, lipschitz
+from lehr import fast
+from lehr.estimator import Mode
+from lehr.expectation import expected_slope
 from lehr.layers import Quantizer
 from lehr.multistep import MultiStep
 from lehr.noise import NEGLIGIBLE, Noise, Uniform
@@ -59,11 +61,46 @@ def regularity(step: MultiStep, noise: Noise) -> Regularity:
     return Regularity(True, jump == 0, lipschitz(step, noise), bound, jump)
 
 
+def lipschitz(step: MultiStep, noise: Noise) -> float:
+    """The Lipschitz constant of x -> E[σ(x + ν)], the supremum of its slope; infinite without noise.
+
+    The paper's Theorem 2 (iii) bounds it, by Σ_k δq_k sup f at most; this is the constant itself. The search evaluates
+    the slope on a grid around each threshold and refines it around the best points.
+
+    >>> from lehr import MultiStep, Uniform
+    >>> lipschitz(MultiStep.ternary(), Uniform.half_width(0.5)), lipschitz(MultiStep.ternary(), Uniform.half_width(1))
+    (1.0, 1.0)
+    """
+    if isinstance(noise.std, Tensor) and noise.std.numel() > 1:
+        raise ValueError(f"a Lipschitz constant needs one std, got {tuple(noise.std.shape)} of them")
+    std = float(noise.std)
+    if std <= NEGLIGIBLE:
+        return float("inf")
+    noise = type(noise).trusted(std, 0.0)
+
+    def steepest(points: Tensor) -> tuple[Tensor, Tensor]:  # the highest slope of each row, and its place
+        slope, column = fast.blockwise(lambda x: expected_slope(x, step, noise), points).max(1, keepdim=True)
+        return slope, points.gather(1, column)
+
+    # More than 4 widths away from all thresholds every density is convex, so the slope is highest at an end. The grid
+    # holds the corners of the uniform and the triangular density.
+    width = float(noise.w) if isinstance(noise, Uniform) else std * 6**0.5
+    spacing = width / 64
+    grid = torch.arange(-256, 257, dtype=torch.float64) * spacing
+    slope, place = steepest(torch.tensor(step.thresholds, dtype=torch.float64)[:, None] + grid)
+    while spacing > 1e-9 * width:
+        finer, finer_place = steepest(place + torch.linspace(-spacing, spacing, 33, dtype=torch.float64))
+        place = torch.where(finer > slope, finer_place, place)
+        slope = torch.maximum(slope, finer)
+        spacing /= 8
+    return float(slope.max())
+
+
 def derivative(step: MultiStep, noise: Noise, x: Tensor) -> Tensor:
     """d/dx E[σ(x + ν)] = Σ_k δq_k f(x - θ_k), Theorem 2 (ii); 0 without noise."""
     if float(noise.std) <= NEGLIGIBLE:
         return torch.zeros_like(x)
-    return expected_slope(x + noise.mean, step, type(noise), noise.width(noise.std))
+    return expected_slope(x + noise.mean, step, noise.trusted(noise.std, 0.0))
 
 
 def total_variation(noise: Noise) -> float:
@@ -83,7 +120,7 @@ def slope_jump(step: MultiStep, noise: Noise) -> float:
         return math.inf
     if not isinstance(noise, Uniform):
         return 0.0
-    width = float(noise.width(float(noise.std)))
+    width = float(noise.w)
     ends = [
         (t + s * width, -s * q / (2 * width)) for t, q in zip(step.thresholds, step.jumps, strict=True) for s in (-1, 1)
     ]

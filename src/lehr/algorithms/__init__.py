@@ -4,6 +4,7 @@ from lehr.algorithms.abc_net import ABCNet
 from lehr.algorithms.algorithm import Algorithm
 from lehr.algorithms.ana import ANA
 from lehr.algorithms.binary_connect import BinaryConnect
+from lehr.algorithms.estimated import Estimated, EstimatorData
 from lehr.algorithms.full_precision import FullPrecision
 from lehr.algorithms.group_net import GroupNet
 from lehr.algorithms.gxnor_net import GXNORNet
@@ -24,6 +25,8 @@ __all__ = [
     "ABCNet",
     "Algorithm",
     "BinaryConnect",
+    "Estimated",
+    "EstimatorData",
     "FullPrecision",
     "GXNORNet",
     "GroupNet",

@@ -37,13 +37,14 @@ from torch import Tensor, nn
 from lehr.algorithms.algorithm import Algorithm, check_choices
 from lehr.algorithms.sequence import LAYERS, QUANTIZED, Layer, become_, inner_blocks, reporter
 from lehr.convert import Conversion
-from lehr.expectation import quantize_with
+from lehr.estimator import ste
+from lehr.expectation import quantize
 from lehr.layers import Composed, Quantizer, gradient_of
 from lehr.multistep import MultiStep
-from lehr.noise import Dirac, Uniform
+from lehr.noise import Dirac
 
-_SIGN, _HEAVISIDE = MultiStep.sign(), MultiStep.heaviside()
-_WINDOW = Uniform.half_width(0.5)  # the derivative of h about its middle
+_SIGN = MultiStep.sign()
+_REACHED = ste(MultiStep.heaviside(), half_width=0.5)  # with the derivative of h about its middle
 Scale = Literal["tensor", "channel"]
 
 
@@ -85,9 +86,7 @@ class _Approx(Composed):
         total = torch.zeros_like(x)
         for shift, scale in zip(self.shifts, self.input_scales, strict=True):
             # x >= 1/2 - v: the very comparison that is deployed.
-            reached = quantize_with(
-                x - (0.5 - shift), _HEAVISIDE, Dirac, 0.0, 0.0, Uniform, 0.0, _WINDOW.std, "expectation"
-            )
+            reached = quantize(x - (0.5 - shift), _REACHED)
             total = total + scale * (reached + (reached.detach() - 1))  # 2 H - 1, with the slope of H
         return total
 

@@ -64,7 +64,7 @@ class Algorithm(abc.ABC):
         """Change the model after each step of the optimizer, such as clipping its shadow weights."""
 
     def after_training_(self, model: nn.Module) -> None:  # noqa: B027
-        """Make the model what will be deployed, such as removing noise that no schedule removes; twice is as once."""
+        """Make the model what will be deployed, such as removing noise that no schedule removes; idempotent."""
 
 
 def check_choices(algorithm: Algorithm) -> None:

@@ -26,11 +26,8 @@ from torch import nn
 
 from lehr.algorithms.algorithm import Algorithm, clip_, quantized_layers
 from lehr.convert import Conversion, quantize_
+from lehr.estimator import BINARY_CONNECT, STE
 from lehr.layers import Quantizer
-from lehr.multistep import MultiStep
-from lehr.noise import Dirac, Uniform
-
-_U = Uniform.half_width(1)
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,7 @@ class BinaryConnect(Algorithm):
         """Quantize the weights; a trained network gets a scale for each output channel."""
         conversion = quantize_(
             model,
-            weights=Quantizer(MultiStep.sign(), _U, _U, "sample")
-            if self.stochastic
-            else Quantizer(MultiStep.sign(), Dirac(), _U),
+            weights=Quantizer(BINARY_CONNECT if self.stochastic else STE),
             activations=None,
             skip_first=not self.first,
             skip_last=not self.last,

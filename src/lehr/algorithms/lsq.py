@@ -38,12 +38,11 @@ from torch import Tensor, nn
 from lehr.algorithms.algorithm import Algorithm, quantized_layers
 from lehr.algorithms.learned_scale import LearnedScale
 from lehr.convert import Conversion, quantize_
-from lehr.expectation import quantize_with
+from lehr.estimator import ste
+from lehr.expectation import quantize
 from lehr.layers import AbstractQuantizer
 from lehr.multistep import MultiStep
-from lehr.noise import Dirac, Uniform
 
-_HALF_A_LEVEL = float(Uniform.half_width(0.5).std)
 _NORMAL_RELU = 1 / math.sqrt(2 * math.pi)  # E max(v, 0), v normal
 
 
@@ -74,8 +73,7 @@ class LearnedStep(AbstractQuantizer):
         """Quantize."""
         count = x.numel() if self.signed else x[0].numel()
         scale = self.learned(1 / math.sqrt(count * self.levels[-1]))
-        rounded = quantize_with(x / scale, self.step, Dirac, 0.0, 0.0, Uniform, 0.0, _HALF_A_LEVEL, "expectation")
-        return rounded * scale
+        return quantize(x, ste(self.step, half_width=0.5), scale=scale)
 
     def extra_repr(self) -> str:
         """Levels and present step."""

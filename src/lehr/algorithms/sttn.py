@@ -29,13 +29,13 @@ from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, clip_, clip_weight_, quantized_layers
 from lehr.convert import Conversion, quantize_
-from lehr.expectation import quantize_with
+from lehr.estimator import STE
+from lehr.expectation import quantize
 from lehr.layers import AbstractQuantizer, Quantizer, level_codes
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Uniform
 
 _SIGN = MultiStep.sign()
-_U = Uniform.half_width(1)
 
 
 class SumOfSigns(AbstractQuantizer):
@@ -64,8 +64,7 @@ class SumOfSigns(AbstractQuantizer):
     def forward(self, x: Tensor) -> Tensor:
         """Add the signs, each with its gradient."""
         scale = 1.0 if self.scale is None else self.scale
-        noises = (Dirac, 0.0, 0.0, Uniform, 0.0, _U.std)
-        one, other = (quantize_with(w, _SIGN, *noises, "expectation", scale=scale) for w in (x, self.second))
+        one, other = (quantize(w, STE, scale=scale) for w in (x, self.second))
         return (one + other) * 0.5
 
     @torch.no_grad()
@@ -73,22 +72,10 @@ class SumOfSigns(AbstractQuantizer):
         """The index of each value's level: how many of its two signs are positive."""
         return level_codes(x, _SIGN) + level_codes(self.second, _SIGN)
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
+    def _load_own(self, state_dict: dict[str, Any], prefix: str) -> None:
         """Become what the state holds, with a scale or without."""
         saved = state_dict.get(prefix + "scale")
         self.scale = None if saved is None else torch.empty_like(saved, device=self.second.device)
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
 
     def extra_repr(self) -> str:
         """The levels."""

@@ -41,13 +41,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lehr.algorithms.algorithm import Algorithm, quantized_layers
 from lehr.algorithms.sequence import LAYERS, QUANTIZED, Block, become_, inner_blocks, reporter
 from lehr.convert import Conversion
-from lehr.expectation import quantize_with
+from lehr.estimator import STE
+from lehr.expectation import quantize
 from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Conv3d, Linear, Quantizer, gradient_of
 from lehr.multistep import MultiStep
-from lehr.noise import Dirac, Uniform
 
 _SIGN = MultiStep.sign()
-_WINDOW = Uniform.half_width(1)  # sign's derivative, 1 on [-1, 1]: Corollary 1
 _POOLS = (
     nn.modules.pooling._MaxPoolNd,
     nn.modules.pooling._AvgPoolNd,
@@ -81,8 +80,7 @@ class ScaledSign(AbstractQuantizer):
         """α sign(x)."""
         if self.straight_through:
             return self.scale * self.step(x) + gradient_of(x)
-        sign = quantize_with(x, self.step, Dirac, 0.0, 0.0, Uniform, 0.0, _WINDOW.std, "expectation")
-        return self.scale * sign + gradient_of(x) / x[0].numel()
+        return self.scale * quantize(x, STE) + gradient_of(x) / x[0].numel()
 
     def extra_repr(self) -> str:
         """The levels, and the gradient if it is not XNOR-Net's."""
@@ -174,7 +172,7 @@ class XNORNet(Algorithm):
         for block in blocks:
             layer = block.layer.module
             assert isinstance(layer.weight, Tensor)
-            sign = Quantizer(_SIGN, Dirac(), _WINDOW)
+            sign = Quantizer(STE)
             if self.input_scale:
                 block.activation.put(nn.Identity())
                 become_(layer, _INPUT_SCALED)

@@ -7,21 +7,18 @@
 >>> batches = lehr.data.Batches(train, 64, shuffle=True, seed=1)
 """
 
-from .augment import Augment, CropFlip
-from .batches import Batches
-from .catalogue import fetch, load, names
-from .colour import Colour
-from .dataset import Dataset, Splits
-from .decode import CentreCrop, RandomCrop
-from .errors import DataError, DownloadError
-from .image_files import ImageFiles
-from .imagenet import STREAMED, StreamedSplits, load_images, load_streamed
-from .loading import AnyDataset, batches_of, examples_of
-from .shards import Shards, pack
-from .source import folder
-from .split import hold_out
-from .steps import Steps
-from .streamed import StreamedBatches
+from lehr.data.augment import Augment, Colour, CropFlip
+from lehr.data.batches import AnyDataset, Batches, batches_of, examples_of
+from lehr.data.catalogue import STREAMED, fetch, folder, load, load_streamed, names
+from lehr.data.dataset import DataError, Dataset, Splits, hold_out
+from lehr.data.decode import CentreCrop, RandomCrop
+from lehr.data.download import DownloadError
+from lehr.data.image_files import ImageFiles, read_folder
+from lehr.data.image_folder import load_folder
+from lehr.data.imagenet import StreamedSplits, load_images
+from lehr.data.shards import Shards, pack
+from lehr.data.steps import Steps
+from lehr.data.streamed import StreamedBatches
 
 __all__ = [
     "STREAMED",
@@ -47,8 +44,10 @@ __all__ = [
     "folder",
     "hold_out",
     "load",
+    "load_folder",
     "load_images",
     "load_streamed",
     "names",
     "pack",
+    "read_folder",
 ]

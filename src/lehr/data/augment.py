@@ -1,22 +1,13 @@
-"""Random crops and flips of a whole batch at once, on the device the batch is on.
+"""Random changes of a whole batch at once, on the device the batch is on.
 
-`CropFlip` moves each image by up to `padding` pixels, with black moving in (what padding and then cropping at
-random does), mirrors every second one, and can blacken a square in each. It is a value; its randomness comes from
-a generator given with the batch:
-
->>> import torch
->>> augment = CropFlip(padding=4)
->>> pixels = torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8)
->>> moved = augment(pixels, torch.Generator().manual_seed(0))
->>> moved.shape, moved.dtype
-(torch.Size([64, 3, 32, 32]), torch.uint8)
-
-One gather does all of it: output pixel (y, x) of an image is pixel (y + dy, x + dx) of the padded image, or
-(y + dy, width - 1 - x + dx) where it is mirrored. Nothing waits for the device and nothing loops over images.
+`CropFlip` moves, mirrors and partly blackens images in memory; `Colour` changes the colours of streamed images, whose
+crops are chosen when they are decoded (decode.py). Both are values; their randomness comes from a generator given with
+the batch.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,13 +16,33 @@ from torch.nn import functional
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """From (batch of uint8 images, generator on the same device) to the batch to train on."""
 
+GREY = (0.299, 0.587, 0.114)  # luma of ITU-R BT.601, as Pillow's greyscale
+# Eigenvalues and eigenvectors (columns: components) of the covariance of ImageNet's pixels / 255, as usually given.
+EIGENVALUES = (0.2175, 0.0188, 0.0045)
+EIGENVECTORS = (
+    (-0.5675, 0.7192, 0.4009),
+    (-0.5808, -0.0045, -0.8140),
+    (-0.5836, -0.6948, 0.4203),
+)
+
 
 @dataclass(frozen=True)
 class CropFlip:
-    """Pad with `padding` black pixels, crop at random to the size before, mirror one image in two.
+    """Pad with black pixels, crop at random to the size before, mirror one image in two.
 
-    With `cutout` (DeVries and Taylor 2017) a square of so many pixels a side is blackened about any pixel of each
-    image, and is cut off at the image's edges.
+    One gather does all of it: output pixel (y, x) of an image is pixel (y + dy, x + dx) of the padded image, or
+    (y + dy, width - 1 - x + dx) where it is mirrored. Nothing waits for the device and nothing loops over images.
+
+    Args:
+        padding: by how many pixels an image moves at most.
+        flip: whether to mirror.
+        cutout: the side of a square that is blackened about a random pixel of each image and cut off at the image's
+            edges (DeVries and Taylor 2017); 0: none.
+
+    >>> pixels = torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8)
+    >>> moved = CropFlip(padding=4)(pixels, torch.Generator().manual_seed(0))
+    >>> moved.shape, moved.dtype
+    (torch.Size([64, 3, 32, 32]), torch.uint8)
     """
 
     padding: int = 4
@@ -70,3 +81,71 @@ class CropFlip:
             within_columns = (x >= left) & (x < left + self.cutout)
             moved.masked_fill_((within_rows[:, :, None] & within_columns[:, None, :])[:, None], 0)
         return moved
+
+
+@dataclass(frozen=True)
+class Colour:
+    """Change the colours of each image at random.
+
+    Brightness blends an image with black, contrast with its mean grey, saturation with its own greyscale; lighting adds
+    a random multiple of the principal components of ImageNet's colours (Krizhevsky et al., 2012). All are affine in the
+    pixel, and without rounding in between their order makes no difference: contrast and saturation leave the mean grey
+    m alone, saturation leaves greys alone, brightness scales m as it scales the pixels. So with factors b, c, s and
+    grey weights g
+
+        pixel -> b (c (s pixel + (1 - s) g·pixel) + (1 - c) m) + lighting
+
+    needs one factor for the pixel, one for its grey and one offset for each image. The paper names the four without
+    numbers, except for the lighting's 0.1; 0.4 is what its time used with them.
+
+    Args:
+        brightness: how far its factor may be from 1; the factor is uniform.
+        contrast: the same for contrast.
+        saturation: the same for saturation.
+        lighting: the standard deviation of the components' multiples.
+
+    >>> images = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8)
+    >>> Colour()(images, torch.Generator().manual_seed(0)).shape
+    torch.Size([8, 3, 32, 32])
+    """
+
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.4
+    lighting: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("brightness", "contrast", "saturation"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is how far a factor may be from 1, in [0, 1], got {getattr(self, name)}")
+        if not 0 <= self.lighting < float("inf"):
+            raise ValueError(f"lighting is a standard deviation, at least 0, got {self.lighting}")
+
+    def __call__(
+        self,
+        images: Tensor,  # (batch, 3, height, width), uint8
+        generator: torch.Generator,  # on the device of the images
+    ) -> Tensor:
+        """Return as many images, uint8, with colours changed."""
+        if images.ndim != 4 or images.shape[1] != 3:
+            raise ValueError(f"colours are changed in images (batch, 3, height, width), got {tuple(images.shape)}")
+        batch, device = len(images), images.device
+        reach = _constant((self.brightness, self.contrast, self.saturation), device)
+        factors = 1 + reach * (2 * torch.rand((batch, 3), generator=generator, device=device) - 1)
+        brightness, contrast, saturation = factors[:, :, None].unbind(1)  # (batch, 1) each
+        multiples = self.lighting * torch.randn((batch, 3), generator=generator, device=device)
+        components = _constant(EIGENVECTORS, device) * _constant(EIGENVALUES, device)
+        lighting = 255 * multiples @ components.T  # (batch, 3)
+
+        pixels = images.permute(0, 2, 3, 1).flatten(1, 2).to(torch.float32, copy=True)  # (batch, pixel, 3)
+        grey = pixels @ _constant(GREY, device)  # (batch, pixel)
+        offset = brightness * (1 - contrast) * grey.mean(1, keepdim=True) + lighting  # (batch, 3)
+        towards_grey = grey.mul_(brightness * contrast * (1 - saturation))
+        pixels.mul_((brightness * contrast * saturation)[:, :, None]).add_(towards_grey[:, :, None])
+        pixels.add_(offset[:, None, :] + 0.5).clamp_(0, 255)  # a half, since whole numbers are made by cutting off
+        return pixels.to(torch.uint8).unflatten(1, images.shape[2:]).permute(0, 3, 1, 2)
+
+
+def _constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
+    """Numbers on a device, without a wait for it."""
+    return torch.tensor(values).to(device, non_blocking=True)

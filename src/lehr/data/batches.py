@@ -1,4 +1,6 @@
-"""Batches of an in-memory data set, each a function of (seed, epoch, step) alone; see steps.py.
+"""Batches of a data set, each a function of (seed, epoch, step) alone; see steps.py.
+
+`Batches` are those of images in memory; `batches_of` answers for any data set, in memory or streamed (streamed.py).
 
 >>> import lehr.data
 >>> train, validation, test = lehr.data.load("digits")
@@ -12,19 +14,32 @@
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
-from .augment import Augment
-from .dataset import Dataset
-from .seed import mixed
-from .steps import Batch, Steps
+from lehr.data.augment import Augment, Colour, CropFlip
+from lehr.data.dataset import Dataset
+from lehr.data.decode import CentreCrop, RandomCrop
+from lehr.data.image_files import ImageFiles, spread
+from lehr.data.shards import Shards
+from lehr.data.steps import Batch, Skipped, Steps, mixed
+from lehr.data.streamed import StreamedBatches
+
+AnyDataset = Dataset | ImageFiles | Shards
 
 
 class Batches(Steps):
-    """Iterates over (images, labels) of `dataset`, which is held on `device`.
+    """Iterates over (images, labels) of a data set in memory.
 
-    `shuffle` draws a new order each epoch; `augment` changes the images of a batch; `drop_last` leaves out a
-    last step that is not full; `rank` of `world_size` is this process among those that train together,
-    `batch_size` its own share.
+    Args:
+        dataset: the images; they are moved to `device` once.
+        batch_size: this rank's own share of a step.
+        shuffle: draw a new order each epoch.
+        augment: changes the images of a batch.
+        seed: of the order and of augmentation.
+        device: where batches are.
+        drop_last: leave out a last step that is not full.
+        rank: this process among those that train together.
+        world_size: how many these are.
     """
 
     def __init__(
@@ -48,13 +63,14 @@ class Batches(Steps):
             drop_last=drop_last,
             rank=rank,
             world_size=world_size,
+            skipped=Skipped(len(dataset) + len(dataset.skipped), dataset.skipped),
         )
         self.dataset, self.augment = dataset, augment
         self.images, self.labels = dataset.images.to(device), dataset.labels.to(device)
         self._generator = torch.Generator(self.images.device)
 
     def produce(self, epoch: int, start: int) -> Iterator[Batch]:
-        """Give the batches of this rank in `epoch`, from step `start` on."""
+        """Yield the batches of this rank in `epoch`, from step `start` on."""
         order = self.order(epoch).to(self.images.device)
         for step in range(start, len(self)):
             span = self.span(step)
@@ -64,3 +80,73 @@ class Batches(Steps):
                 self._generator.manual_seed(mixed(self.seed, epoch, step, self.rank))
                 images = self.augment(images, self._generator)
             yield images, labels
+
+
+def batches_of(
+    dataset: AnyDataset,
+    batch_size: int,
+    *,
+    training: bool = False,
+    augment: CropFlip | None = None,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    workers: int | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+) -> Steps:
+    """Return the batches of any data set.
+
+    Args:
+        dataset: in memory or streamed.
+        batch_size: this rank's own share of a step.
+        training: shuffle, and leave out a last step that is not full, for BatchNorm's sake.
+        augment: of images in memory; a streamed data set has the paper's augmentation of ImageNet instead (random area
+            and aspect ratio, colours, and `augment.flip`).
+        seed: of the order and of augmentation.
+        device: where batches are.
+        workers: reader processes of a streamed data set (None: this rank's share of the cores).
+        rank: this process among those that train together.
+        world_size: how many these are.
+
+    >>> import lehr.data
+    >>> train, validation, test = lehr.data.load("digits")
+    >>> len(batches_of(validation, 60))
+    3
+    """
+    if isinstance(dataset, Dataset):
+        return Batches(
+            dataset,
+            batch_size,
+            shuffle=training,
+            augment=augment,
+            seed=seed,
+            device=device,
+            drop_last=training,
+            rank=rank,
+            world_size=world_size,
+        )
+    return StreamedBatches(
+        dataset,
+        batch_size,
+        crop=RandomCrop(dataset.size, flip=augment.flip) if augment else CentreCrop.of(dataset.size),
+        shuffle=training,
+        augment=Colour() if augment else None,
+        seed=seed,
+        device=device,
+        drop_last=training,
+        rank=rank,
+        world_size=world_size,
+        workers=workers,
+    )
+
+
+def examples_of(dataset: AnyDataset, count: int) -> Tensor:
+    """Return up to `count` images of a data set as evaluation sees them, uint8, spread over it.
+
+    >>> import lehr.data
+    >>> examples_of(lehr.data.load("digits").test, 3).shape
+    torch.Size([3, 1, 8, 8])
+    """
+    if isinstance(dataset, Dataset):
+        return dataset.images[spread(count, len(dataset))]
+    return dataset.examples(count)

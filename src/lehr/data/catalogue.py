@@ -1,23 +1,59 @@
-"""The data sets by name: `load` reads one, `fetch` gets its files.
+"""The data sets by name: `load` reads one into memory, `load_streamed` finds its files, `fetch` downloads them.
 
 >>> train, validation, test = load("digits", seed=0)
 >>> len(train), len(validation), len(test), train.shape
 (1253, 180, 364, (1, 8, 8))
 """
 
-from pathlib import Path
+from __future__ import annotations
 
-from .cifar10 import Cifar10
-from .dataset import Splits
-from .digits import Digits
-from .download import Progress, obtain
-from .errors import DownloadError
-from .idx import FASHION_MNIST, MNIST
-from .progress import terminal
-from .source import Source, folder
-from .split import hold_out
+import os
+from pathlib import Path
+from typing import Protocol
+
+from lehr.data.cifar10 import Cifar10
+from lehr.data.dataset import Dataset, Splits, hold_out
+from lehr.data.download import Download, DownloadError, Progress, obtain, progress_bars
+from lehr.data.imagenet import StreamedSplits, load_images
+from lehr.data.mnist import FASHION_MNIST, MNIST
+from lehr.data.scikit_digits import Digits
+from lehr.data.shapes import write_shapes
+
+STREAMED = ("imagenet", "shapes")
+
+
+class Source(Protocol):
+    """One data set as data: its name, its files, how to read and where to fetch them.
+
+    A file that is missing, damaged or not what its name says is a `DataError` that names the file, what was expected
+    and what was found.
+    """
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        ...
+
+    @property
+    def validation(self) -> int:
+        """How many training images are held out by default."""
+        ...
+
+    def read(self, root: Path) -> tuple[Dataset, Dataset]:
+        """Read and check (training, test); `root` is the data folder or the data set's own."""
+        ...
+
+    def missing(self, root: Path) -> tuple[Download, ...]:
+        """Return what must be fetched before `read` can work: what is not there, or damaged."""
+        ...
+
 
 SOURCES: dict[str, Source] = {source.name: source for source in (Digits(), MNIST, FASHION_MNIST, Cifar10())}
+
+
+def folder() -> Path:
+    """Return the data folder: LEHR_DATA where that is set, or ~/.cache/lehr/data."""
+    return Path(os.environ.get("LEHR_DATA") or "~/.cache/lehr/data").expanduser()
 
 
 def names() -> tuple[str, ...]:
@@ -26,10 +62,13 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str, root: str | Path | None = None, *, seed: int = 0, validation: int | None = None) -> Splits:
-    """Read a data set from `root` (default: `folder()`); hold `validation` training images out, by seed.
+    """Read a data set into memory and hold some of its training images out.
 
-    Without `validation` the data set's own number is taken: 5000 of CIFAR-10 and of the MNISTs, 180 of
-    digits. The test images never depend on the seed.
+    Args:
+        name: one of `names()`.
+        root: where its files are (None: `folder()`).
+        seed: decides which images are held out; the test images never depend on it.
+        validation: how many are (None: 5000 of CIFAR-10 and of the MNISTs, 180 of digits).
     """
     source = _find(name)
     training, test = source.read(_root(root))
@@ -37,17 +76,37 @@ def load(name: str, root: str | Path | None = None, *, seed: int = 0, validation
     return Splits(*hold_out(training, count, seed=seed), test)
 
 
-def fetch(name: str, root: str | Path | None = None, *, progress: Progress | None = None) -> None:
-    """Have a data set's files below `root` (default: `folder()`), whole and checked, for `load` to read.
+def load_streamed(
+    name: str, root: str | Path | None = None, *, size: int | None = None, seed: int = 0, validation: int | None = None
+) -> StreamedSplits:
+    """Find the files of a data set that is read while the network trains; shapes are drawn if they are not there.
 
-    What is there and reads well is left alone; what is missing or damaged is fetched. Without `progress`, a
-    bar is drawn where standard error is a terminal.
+    Args:
+        name: one of `STREAMED`.
+        root: where its files are (None: `folder()`).
+        size: pixels a side images are cut to (None: 224).
+        seed: decides which training images are held out.
+        validation: how many are (None: ten times the classes).
+    """
+    if name not in STREAMED:
+        raise ValueError(f"no streamed data set is called {name!r}; there are {', '.join(STREAMED)}")
+    home = write_shapes(_root(root) / name) if name == "shapes" else _root(root)
+    return load_images(home, size=size or 224, seed=seed, validation=validation)
+
+
+def fetch(name: str, root: str | Path | None = None, *, progress: Progress | None = None) -> None:
+    """Download what is missing or damaged of a data set's files, and check that `load` can read them.
+
+    Args:
+        name: one of `names()`.
+        root: where the files go (None: `folder()`).
+        progress: called as bytes arrive (None: draw bars if standard error is a terminal).
     """
     source, home = _find(name), _root(root)
     try:
-        with terminal() as bar:
+        with progress_bars() as bars:
             for wanted in source.missing(home):
-                obtain(wanted, home, progress=progress or bar)
+                obtain(wanted, home, progress=progress or bars)
     except DownloadError as error:
         by_hand = "".join(f"\n  {file.urls[0]}\n    as {home / file.path}" for file in source.missing(home))
         raise DownloadError(
@@ -62,7 +121,7 @@ def _find(name: str) -> Source:
     if name not in SOURCES:
         raise ValueError(
             f"no data set is called {name!r}; there are {', '.join(SOURCES)}, and imagenet, which cannot be fetched: "
-            "recipes read it from their data.root"
+            "recipes read it from their data.root, as they read folder, your own images"
         )
     return SOURCES[name]
 

@@ -1,21 +1,21 @@
 """CIFAR-10 in either of its official layouts: `cifar-10-batches-bin` or `cifar-10-batches-py`.
 
 Binary: five training files and a test file of 10000 records, each one byte of label and 3072 of pixels,
-channel by channel, row by row. Python: the same six batches as pickled dictionaries, read without running
-them (array_pickle.py). Where both are there the binary one is read; `fetch` fetches it.
+channel by channel, row by row. Python, which torchvision fetches: the same six batches as pickled dictionaries, read
+without running anything in them. Where both are there the binary one is read; `fetch` fetches it.
 """
 
+import math
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .array_pickle import load_arrays
-from .dataset import Dataset
-from .download import Download
-from .errors import DataError
-from .source import Source, check_counts, check_labels
+from lehr.data.dataset import DataError, Dataset, check_counts, check_labels
+from lehr.data.download import Download
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
@@ -32,7 +32,7 @@ ARCHIVE = Download(
 
 
 @dataclass(frozen=True)
-class Cifar10(Source):
+class Cifar10:
     """CIFAR-10; `per_file` images are in each of its six files."""
 
     name: str = "cifar10"
@@ -83,18 +83,43 @@ def read_binary(path: Path, count: int) -> tuple[Tensor, Tensor]:
 
 def read_python(path: Path, count: int) -> tuple[Tensor, Tensor]:
     """Read (pixels, labels) of one pickled batch of `count` images of the Python layout."""
-    batch = load_arrays(path)
-    pixels, labels = batch.get(b"data"), batch.get(b"labels")
-    if not isinstance(pixels, Tensor) or tuple(pixels.shape) != (count, PIXELS):
-        found = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
-        raise DataError(f"{path}: expected an array `data` of shape {(count, PIXELS)}, found {found}")
-    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
-        raise DataError(f"{path}: expected a list `labels` of integers, found {type(labels).__name__}")
-    if len(labels) != count:
-        raise DataError(f"{path}: expected {count} labels for {count} images, found {len(labels)}")
-    numbers = torch.tensor(labels, dtype=torch.int64)
+    expected = f"a pickle of {count} labels and {count} x {PIXELS} bytes"
+    try:
+        with path.open("rb") as file:
+            batch = _Unpickler(file, encoding="bytes").load()
+        labels = batch[b"labels"]
+        _, shape, dtype, column_major, content = batch[b"data"].state
+        if dtype.arguments[0] != b"u1" or column_major or shape != (count, PIXELS) or len(content) != math.prod(shape):
+            raise ValueError(f"{len(content)} bytes for {dtype.arguments[0]} of shape {shape}")
+        if type(labels) is not list or len(labels) != count or not all(type(label) is int for label in labels):
+            raise ValueError(f"{len(labels)} labels")
+        numbers = torch.tensor(labels, dtype=torch.int64)
+        pixels = torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(shape)
+    except OSError as error:
+        raise DataError(f"{path}: expected a file that can be read, found: {error}") from error
+    except Exception as error:  # a damaged pickle is a random program, which can raise anything
+        raise DataError(f"{path}: expected {expected}, found: {type(error).__name__}: {error}") from error
     check_labels(numbers, CLASSES, path)
     return pixels, numbers
+
+
+class _Recorded:
+    """What a pickle says of numpy's objects, written down instead of done: no code of numpy runs on a foreign file."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.arguments = arguments
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+
+class _Unpickler(pickle.Unpickler):
+    """A pickle is a program that may call whatever it names: this reader knows the three names of an array only."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        if f"{module_name}.{global_name}" not in ("numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"):
+            raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, which no official file needs")
+        return _Recorded
 
 
 def _dataset(batches: list[tuple[Tensor, Tensor]], path: Path) -> Dataset:

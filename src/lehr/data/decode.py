@@ -1,9 +1,9 @@
 """From the bytes of an image file to square RGB pixels: one decoding, one resampling, nothing in between.
 
-A crop is a value that chooses a box of the image: `RandomCrop` for training (random position, area and aspect ratio,
-mirrored or not), `CentreCrop` for evaluation. The box is resampled to its final size at once. Before
-that, where a random box is at least twice as large as its result, libjpeg is told to decode at 1/2, 1/4 or 1/8 of the
-size (Pillow's draft mode).
+A crop is a value that chooses a box of the image: `RandomCrop` for training on ImageNet (random position, area and
+aspect ratio, mirrored or not), `CentreCrop` for evaluation, `MiddleSquare` for images that go into memory. The box is
+resampled to its final size at once. Before that, libjpeg is told to decode at 1/2, 1/4 or 1/8 of the size where that
+leaves the box at least `draft` times as large as its result (Pillow's draft mode; with 0, never).
 
 Every mode of JPEG (and whatever else Pillow reads) becomes RGB; the orientation a camera noted is applied. A file that
 cannot be decoded, or not to its end, has no pixels and a reason:
@@ -27,8 +27,13 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from lehr.data.steps import mixed
+
 _ORIENTATION = 0x0112  # the EXIF tag; from 5 on, rows and columns are exchanged
 _ATTEMPTS = 10  # at a random box that lies inside the image
+
+# Pillow reads more, and starts other programs for some (Ghostscript for EPS): these it decodes itself.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
 
 
 class Box(NamedTuple):
@@ -45,7 +50,7 @@ class Crop(ABC):
     """Chooses the box of an image that becomes `size` x `size` pixels."""
 
     size: int
-    draft: bool
+    draft: int
 
     @abstractmethod
     def box(self, width: int, height: int, draws: random.Random) -> Box:
@@ -64,7 +69,7 @@ class RandomCrop(Crop):
     area: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
-    draft: bool = True
+    draft: int = 1
 
     def __post_init__(self) -> None:
         _check_size(self.size)
@@ -99,7 +104,7 @@ class CentreCrop(Crop):
 
     size: int
     shorter: int = 256
-    draft: bool = False
+    draft: int = 0
 
     def __post_init__(self) -> None:
         _check_size(self.size)
@@ -122,12 +127,62 @@ class CentreCrop(Crop):
         return Box(left * across, top * down, (left + self.size) * across, (top + self.size) * down)
 
 
+@dataclass(frozen=True)
+class MiddleSquare(Crop):
+    """The largest square in the middle, which is what `lehr predict --resize` takes, of an image decoded in full.
+
+    With draft = 4 a photograph of 12 megapixels is decoded in a seventh of the time, and pixels differ by 0.6 of 255 on
+    average, less the larger the image is.
+    """
+
+    size: int
+    draft: int = 4
+
+    def __post_init__(self) -> None:
+        _check_size(self.size)
+
+    def box(self, width: int, height: int, draws: random.Random) -> Box:
+        """Return the square in the middle."""
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        return Box(left, top, left + side, top + side)
+
+
+class Sample(NamedTuple):
+    """A labelled image as it is stored."""
+
+    number: int  # among all samples of its data set
+    name: str
+    file: bytes | str  # its content, or why there is none
+    label: int
+
+
 class Decoded(NamedTuple):
-    """The images of a batch that could be read, which of the batch they are, and why the others are not there."""
+    """The images of a batch that could be read with their labels, and (name, reason) of the others."""
 
     images: Tensor  # (some, 3, size, size), uint8, channels last in memory
-    positions: list[int]
-    failures: list[tuple[int, str]]
+    labels: Tensor  # (some,), int64
+    failures: list[tuple[str, str]]
+
+
+def decode_batch(samples: Sequence[Sample], crop: Crop, *, seed: int = 0, epoch: int = 0) -> Decoded:
+    """Decode samples; what `crop` draws for one depends on (seed, epoch, its number) alone.
+
+    >>> decode_batch([Sample(0, "a.jpg", "no such file", label=1)], CentreCrop(224)).failures
+    [('a.jpg', 'no such file')]
+    """
+    pixels = torch.empty((len(samples), crop.size, crop.size, 3), dtype=torch.uint8)
+    rows, labels, failures = pixels.numpy(), [], []
+    for number, name, file, label in samples:
+        draws = random.Random(mixed(seed, epoch, number))
+        image, reason = (None, file) if isinstance(file, str) else decode(file, crop, draws)
+        if image is None:
+            failures.append((name, reason))
+        else:
+            rows[len(labels)] = np.asarray(image)
+            labels.append(label)
+    images = pixels[: len(labels)].permute(0, 3, 1, 2)
+    return Decoded(images, torch.tensor(labels, dtype=torch.int64), failures)
 
 
 def decode(file: bytes, crop: Crop, draws: random.Random) -> tuple[Image.Image | None, str]:
@@ -135,29 +190,11 @@ def decode(file: bytes, crop: Crop, draws: random.Random) -> tuple[Image.Image |
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's, of metadata that nobody reads
-            with Image.open(io.BytesIO(file)) as image:
+            with Image.open(io.BytesIO(file), formats=FORMATS) as image:
                 return _cut(image, crop, draws), ""
     except Exception as error:  # a damaged file can do anything to a parser
         reason = str(error).split(" <")[0] or type(error).__name__  # without the address of the buffer
         return None, reason
-
-
-def decode_batch(files: Sequence[bytes | str], crop: Crop, seeds: Sequence[int]) -> Decoded:
-    """Decode files' contents, each with the draws of its seed; a str stands for a file that is not there, and says why.
-
-    >>> decode_batch(["file a: no such file"], CentreCrop(224), [0]).failures
-    [(0, 'file a: no such file')]
-    """
-    pixels = torch.empty((len(files), crop.size, crop.size, 3), dtype=torch.uint8)
-    rows, positions, failures = pixels.numpy(), [], []
-    for position, (file, seed) in enumerate(zip(files, seeds, strict=True)):
-        image, reason = (None, file) if isinstance(file, str) else decode(file, crop, random.Random(seed))
-        if image is None:
-            failures.append((position, reason))
-        else:
-            rows[len(positions)] = np.asarray(image)
-            positions.append(position)
-    return Decoded(pixels[: len(positions)].permute(0, 3, 1, 2), positions, failures)
 
 
 def _cut(image: Image.Image, crop: Crop, draws: random.Random) -> Image.Image:
@@ -166,9 +203,8 @@ def _cut(image: Image.Image, crop: Crop, draws: random.Random) -> Image.Image:
     width, height = image.size[::-1] if swapped else image.size
     box = crop.box(width, height, draws)
     if crop.draft:
-        # As few pixels as still give the box its final size.
         least = [
-            math.ceil(side * crop.size / (end - start))
+            math.ceil(side * crop.draft * crop.size / (end - start))
             for side, start, end in ((width, box.left, box.right), (height, box.top, box.bottom))
         ]
         image.draft("RGB", (least[1], least[0]) if swapped else (least[0], least[1]))
@@ -186,6 +222,8 @@ def _cut(image: Image.Image, crop: Crop, draws: random.Random) -> Image.Image:
 
 def _orientation(image: Image.Image) -> int:
     """Return the EXIF orientation, 1 (as it is) where there is none or the metadata is damaged."""
+    if image.format == "PNG":
+        image.load()  # its EXIF may stand after the pixels
     if "exif" not in image.info:
         return 1
     try:

@@ -1,9 +1,11 @@
-"""Fetches a file over HTTP so that a half-written one is never taken for a whole one.
+"""Downloads a file over HTTP so that a half-written one is never taken for a whole one.
 
-Bytes go to NAME.part; a cut connection is taken up where it ended (Range), unless the server's copy changed
-meanwhile (If-Range); the whole is compared with the published checksum, and only then renamed to NAME. Of an
-archive exactly the named members are unpacked, each the same way. A file that is there with the right
-checksum is not fetched again, so a user without network can put it there.
+Bytes go to NAME.part; a cut connection is resumed where it ended (Range), unless the server's copy changed meanwhile
+(If-Range); the whole is compared with the published checksum, and only then renamed to NAME. Of an archive exactly the
+named members are unpacked, each the same way. A file that is there with the right checksum is not fetched again, so a
+user without network can put it there.
+
+`pooch` checks and unpacks too, but begins a cut download anew and asks one server only.
 """
 
 import gzip
@@ -13,19 +15,20 @@ import os
 import shutil
 import socket
 import ssl
+import sys
 import tarfile
 import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from filelock import FileLock
 
-from .errors import DataError, DownloadError
+from lehr.data.dataset import DataError
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (file name, bytes here, bytes in all or None where the server does not say)."""
@@ -36,14 +39,25 @@ DIGITS = {"md5": 32, "sha256": 64}
 TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})  # the HTTP answers that may differ next time
 
 
+class DownloadError(DataError):
+    """A file could not be fetched."""
+
+
 @dataclass(frozen=True)
 class Download:
-    """One file of the web: its mirrors, its checksum, and where below the data folder it goes."""
+    """One file of the web.
 
-    path: str  # below the data folder
-    urls: tuple[str, ...]  # in the order they are tried
-    checksum: str  # "md5:..." or "sha256:...", as published
-    members: tuple[str, ...] = ()  # of a tar archive: what to unpack, to these paths below the data folder
+    Args:
+        path: where it goes below the data folder.
+        urls: its mirrors, in the order they are tried.
+        checksum: "md5:..." or "sha256:...", as published.
+        members: of a tar archive, what to unpack, to these paths below the data folder.
+    """
+
+    path: str
+    urls: tuple[str, ...]
+    checksum: str
+    members: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         algorithm, _, digest = self.checksum.partition(":")
@@ -56,17 +70,25 @@ def obtain(
     root: Path,
     *,
     progress: Progress | None = None,
-    attempts: int = 5,  # failures in a row without a new byte, before giving up
-    pause: float = 1.0,  # seconds after the first failure, doubled by each that follows
-    timeout: float = 30.0,  # seconds without a byte
+    attempts: int = 5,
+    pause: float = 1.0,
+    timeout: float = 30.0,
 ) -> None:
-    """Have `wanted` below `root`, whole and checked, and where it is an archive its members instead.
+    """Download a file unless it is there, whole and checked; of an archive, unpack its members.
 
-    An archive fetched for that is removed; one that was there before stays.
+    An archive downloaded for that is removed; one that was there before stays.
+
+    Args:
+        wanted: the file.
+        root: the data folder.
+        progress: called as bytes arrive.
+        attempts: failures in a row without a new byte, before giving up.
+        pause: seconds after the first failure, doubled by each that follows.
+        timeout: seconds without a byte, which is a failure.
     """
     target = root / wanted.path
     target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(root / ".lock"):  # two processes fetching the same file would write into one .part
+    with FileLock(root / ".lock"):  # two processes downloading the same file would write into one .part
         here = target.is_file() and checksum(target, like=wanted.checksum) == wanted.checksum
         if not here:
             _fetch(wanted, target, progress=progress, attempts=attempts, pause=pause, timeout=timeout)
@@ -98,16 +120,36 @@ def unpack(archive: Path, members: tuple[str, ...], root: Path) -> None:
                     raise DataError(f"{archive}: expected {entry.name} to be a file, found something else")
                 target = root / entry.name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                part = _part(target)
-                with source, part.open("wb") as file:
+                with source, _part(target).open("wb") as file:
                     shutil.copyfileobj(source, file, CHUNK)
-                    _settle(file)
-                _publish(part, target)
+                _publish(target)
                 missing.remove(entry.name)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{archive}: expected a whole tar archive, found a damaged one: {error}") from error
     if missing:
         raise DataError(f"{archive}: expected {', '.join(sorted(missing))} in it, found no such member")
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress | None]:
+    """Yield a function that draws one bar per file while the context lasts; None if nobody sees standard error."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+        tasks = {}
+
+        def show(name: str, here: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name)
+            bars.update(tasks[name], completed=here, total=total)
+
+        yield show
 
 
 class _Refused(Exception):
@@ -118,9 +160,26 @@ class _Interrupted(Exception):
     """Asking again may help."""
 
 
+@contextmanager
+def _network() -> Iterator[None]:
+    """Raise what goes wrong on the network as `_Refused` or `_Interrupted`."""
+    try:
+        yield
+    except urllib.error.HTTPError as error:
+        error.close()
+        kind = _Interrupted if error.code in TRY_AGAIN else _Refused
+        raise kind(f"HTTP {error.code} {error.reason}") from error
+    except urllib.error.URLError as error:
+        no_way = isinstance(error.reason, socket.gaierror | ssl.SSLCertVerificationError)
+        raise (_Refused if no_way else _Interrupted)(str(error.reason)) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _Interrupted(str(error) or type(error).__name__) from error
+
+
 def _fetch(
     wanted: Download, target: Path, *, progress: Progress | None, attempts: int, pause: float, timeout: float
 ) -> None:
+    """Ask one mirror after the other until the file is whole."""
     part, urls, reasons = _part(target), list(wanted.urls), dict[str, str]()
     failures = furthest = 0
     while urls and failures < attempts:
@@ -129,7 +188,7 @@ def _fetch(
             _transfer(url, part, target.name, progress, timeout)
             found = checksum(part, like=wanted.checksum)
             if found == wanted.checksum:
-                _publish(part, target)
+                _publish(target)
                 _tag(part).unlink(missing_ok=True)
                 return
             part.unlink()
@@ -141,10 +200,8 @@ def _fetch(
         except _Interrupted as error:
             reasons[url] = str(error)
         size = part.stat().st_size if part.exists() else 0
-        if size > furthest:  # a slow way forward is not a failure
-            furthest, failures = size, 0
-        else:
-            failures += 1
+        failures = 0 if size > furthest else failures + 1  # a slow way forward is not a failure
+        furthest = max(size, furthest)
         if failures < attempts:
             time.sleep(min(pause * 2 ** max(failures - 1, 0), LONGEST_PAUSE))
     if target.is_file():
@@ -160,11 +217,17 @@ def _transfer(url: str, part: Path, name: str, progress: Progress | None, timeou
     request = urllib.request.Request(url, headers={"User-Agent": "lehr"})
     if here:
         request.add_header("Range", f"bytes={here}-")
-        if validator := _recall(part, url):
-            request.add_header("If-Range", validator)
-    with _open(request, timeout) as response:
-        if response.status == 416:  # nothing after what is here: whole, or too long; the checksum will tell
+        if version := _version(part, url):
+            request.add_header("If-Range", version)
+    with _network():
+        try:
+            response = urllib.request.urlopen(request, timeout=timeout)
+        except urllib.error.HTTPError as error:
+            if error.code != 416:
+                raise
+            error.close()  # nothing after what is here: whole, or too long; the checksum will show
             return
+    with response:
         if response.status == 206:
             expected, found = f"bytes {here}-", response.headers.get("Content-Range", "")
             if not found.startswith(expected):
@@ -174,39 +237,29 @@ def _transfer(url: str, part: Path, name: str, progress: Progress | None, timeou
             here = 0
         length = response.headers.get("Content-Length")
         total = here + int(length) if length and length.isdecimal() else None
-        _remember(part, url, response.headers)
+        etag = response.headers.get("ETag", "")
+        version = (
+            etag if etag.startswith('"') else response.headers.get("Last-Modified", "")
+        )  # a weak ETag is no version
+        _tag(part).write_text(f"{url}\n{version}\n")
         with part.open("ab" if here else "wb") as file:
-            while chunk := _read(response):
+            while True:
+                with _network():
+                    chunk = response.read1(CHUNK)
+                if not chunk:
+                    break
                 file.write(chunk)
                 here += len(chunk)
                 if progress:
                     progress(name, here, total)
-            _settle(file)
     if total is not None and here < total:
         raise _Interrupted(f"the connection ended after {here} of {total} bytes")
 
 
-def _open(request: urllib.request.Request, timeout: float) -> http.client.HTTPResponse:
-    try:
-        return urllib.request.urlopen(request, timeout=timeout)
-    except urllib.error.HTTPError as error:
-        if error.code == 416:
-            return error  # pyright: ignore[reportReturnType]: an HTTPError is a response too
-        error.close()
-        kind = _Interrupted if error.code in TRY_AGAIN else _Refused
-        raise kind(f"HTTP {error.code} {error.reason}") from error
-    except urllib.error.URLError as error:
-        no_way = isinstance(error.reason, socket.gaierror | ssl.SSLCertVerificationError)
-        raise (_Refused if no_way else _Interrupted)(str(error.reason)) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise _Interrupted(str(error) or type(error).__name__) from error
-
-
-def _read(response: http.client.HTTPResponse) -> bytes:
-    try:
-        return response.read1(CHUNK)
-    except (OSError, http.client.HTTPException) as error:
-        raise _Interrupted(str(error) or type(error).__name__) from error
+def _version(part: Path, url: str) -> str:
+    """Return which version of the server's file `part` is the beginning of, if it came from this server."""
+    lines = _tag(part).read_text().split("\n") if _tag(part).is_file() else []
+    return lines[1] if len(lines) > 1 and lines[0] == url else ""
 
 
 def _part(target: Path) -> Path:
@@ -217,33 +270,8 @@ def _tag(part: Path) -> Path:
     return part.with_name(f"{part.name}.tag")
 
 
-def _remember(part: Path, url: str, headers: http.client.HTTPMessage) -> None:
-    """Keep what tells this version of the server's file from the next; a weak ETag does not."""
-    etag = headers.get("ETag", "")
-    validator = etag if etag.startswith('"') else headers.get("Last-Modified", "")
-    _tag(part).write_text(f"{url}\n{validator}\n")
-
-
-def _recall(part: Path, url: str) -> str:
-    """Return what was kept, where it was this server's."""
-    tag = _tag(part)
-    if not tag.is_file():
-        return ""
-    its_url, validator, *_ = [*tag.read_text().split("\n"), "", ""]
-    return validator if its_url == url else ""
-
-
-def _settle(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _publish(part: Path, target: Path) -> None:
-    """Give the finished file its name, in one step that survives a loss of power."""
-    os.replace(part, target)
-    if os.name == "posix":
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+def _publish(target: Path) -> None:
+    """Give the finished file its name, once it is on the disk."""
+    with _part(target).open("rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(_part(target), target)

@@ -8,29 +8,68 @@
 1
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .decode import CentreCrop, Crop, Decoded, decode_batch
-from .errors import DataError
-from .names import Names
-from .seed import mixed
+from lehr.data.dataset import DataError
+from lehr.data.decode import CentreCrop, Sample, decode_batch
 
+EXTENSIONS = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet's training images, per channel of pixel / 255; so is the std
 STD = (0.229, 0.224, 0.225)
 
 
+class Names:
+    """An immutable sequence of strings, a million of them in two arrays.
+
+    A list of strings is a million objects whose reference counts every reader process touches, and so copies, page by
+    page; two arrays stay shared.
+
+    >>> names = Names(["n01440764/a.JPEG", "n01443537/b.JPEG"])
+    >>> names[1], len(names)
+    ('n01443537/b.JPEG', 2)
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        encoded = [name.encode("utf-8", "surrogateescape") for name in names]
+        self._bytes = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+        self._ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> str:
+        if not 0 <= index < len(self):
+            raise IndexError(f"there are {len(self)} names, got index {index}")
+        return self._bytes[self._ends[index] : self._ends[index + 1]].tobytes().decode("utf-8", "surrogateescape")
+
+
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Files below `root`: `names[samples[i]]` shows a `classes[labels[i]]`; `size` pixels a side when decoded."""
+    """Files below `root`: `names[samples[i]]` shows a `classes[labels[i]]`.
+
+    Args:
+        root: the folder.
+        names: all files, relative to the folder.
+        samples: which of them belong to this data set.
+        labels: the number of each sample's class.
+        classes: the classes' names.
+        size: pixels a side when decoded.
+        mean: of each channel, of pixel / 255.
+        std: of each channel, of pixel / 255.
+    """
 
     root: Path
     names: Names
-    samples: Tensor  # (sample,), int64: which of the names
+    samples: Tensor  # (sample,), int64
     labels: Tensor  # (sample,), int64
     classes: tuple[str, ...]
     size: int
@@ -53,30 +92,33 @@ class ImageFiles:
         """Return the file of a sample."""
         return self.root / self.names[int(self.samples[index])]
 
+    def sample(self, index: int) -> Sample:
+        """Read a sample; its number is that of its file in the folder, whatever part of it this data set is."""
+        path = self.path(index)
+        try:
+            file = path.read_bytes()
+        except OSError as error:
+            file = error.strerror or str(error)
+        return Sample(int(self.samples[index]), str(path), file, int(self.labels[index]))
+
     def take(
         self,
         indices: Tensor,  # (some,), int64
-    ) -> "ImageFiles":
+    ) -> ImageFiles:
         """Return the samples at `indices`, in that order, as a data set of their own."""
         return replace(self, samples=self.samples[indices], labels=self.labels[indices])
-
-    def decode(self, indices: Sequence[int], crop: Crop, *, seed: int = 0, epoch: int = 0) -> Decoded:
-        """Decode some samples; what is drawn for one depends on (seed, epoch, its number in the folder) alone."""
-        files = [_content(self.path(index)) for index in indices]
-        seeds = [mixed(seed, epoch, int(self.samples[index])) for index in indices]
-        return decode_batch(files, crop, seeds)
 
     def examples(self, count: int) -> Tensor:
         """Return up to `count` images as evaluation sees them, spread over the data set; files that fail are left out.
 
-        Raises DataError where none of those can be read.
+        Raise DataError if none of those can be read.
         """
-        chosen = spread(count, len(self)).tolist()
-        decoded = self.decode(chosen, CentreCrop.of(self.size))
-        if not decoded.positions:
-            first, reason = self.path(chosen[0]), decoded.failures[0][1]
-            raise DataError(f"{self.root}: none of {len(chosen)} images tried can be read; {first}: {reason}")
-        return decoded.images
+        chosen = [self.sample(index) for index in spread(count, len(self)).tolist()]
+        images, _, failures = decode_batch(chosen, CentreCrop.of(self.size))
+        if not len(images):
+            name, reason = failures[0]
+            raise DataError(f"{self.root}: none of {len(chosen)} images tried can be read; {name}: {reason}")
+        return images
 
 
 def spread(count: int, total: int) -> Tensor:  # int64
@@ -89,9 +131,50 @@ def spread(count: int, total: int) -> Tensor:  # int64
     return torch.arange(count) * (total - 1) // max(count - 1, 1)
 
 
-def _content(path: Path) -> bytes | str:
-    """Return a file's content, or why there is none."""
+def read_folder(folder: Path, classes: Sequence[str] | None = None, *, size: int) -> ImageFiles:
+    """Read the names below a folder of class folders; classes are numbered in the order of their names.
+
+    Args:
+        folder: holds a folder for each class, which holds its images.
+        classes: those of the training images (None: these are the training images, and every class must have some).
+        size: pixels a side when decoded.
+    """
+    found = class_folders(folder)
+    if not found:
+        raise DataError(f"{folder}: expected a folder for each class, found none")
+    strangers = sorted(set(found) - set(classes or found))
+    if strangers:
+        raise DataError(
+            f"{folder}: expected the {len(classes or ())} classes of the training images, found {strangers[0]} too"
+        )
+    training, classes = classes is None, tuple(classes or found)
+    number = {name: label for label, name in enumerate(classes)}
+    names, labels, empty = [], [], []
+    for name in found:
+        files = [f"{name}/{file}" for file in image_names(folder / name)]
+        empty += [] if files else [name]
+        names += files
+        labels += [number[name]] * len(files)
+    if not names:
+        raise DataError(f"{folder}: expected images ({', '.join(EXTENSIONS)}) in its class folders, found none")
+    if training and empty:
+        raise DataError(f"{folder}: expected images in every class folder, found none in {', '.join(empty[:5])}")
+    return ImageFiles(folder, Names(names), torch.arange(len(names)), torch.tensor(labels), classes, size)
+
+
+def class_folders(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder, in order."""
+    return sorted(entry.name for entry in _scan(folder) if entry.is_dir())
+
+
+def image_names(folder: Path) -> list[str]:
+    """Return the names of the image files in a folder, in order."""
+    return sorted(entry.name for entry in _scan(folder) if entry.name.lower().endswith(EXTENSIONS))
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        return path.read_bytes()
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
-        return error.strerror or str(error)
+        raise DataError(f"{folder}: expected a folder that can be read, found: {error.strerror}") from error

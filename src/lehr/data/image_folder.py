@@ -1,132 +1,131 @@
-"""Reads folders of images: a folder for each class, or a flat folder with a file that says what each image shows.
+"""A user's own images: the data set `folder`.
 
-    train/n01440764/n01440764_10026.JPEG      a class is a folder; classes are numbered in the order of their names
-    val/n01440764/ILSVRC2012_val_00000293.JPEG
-    val/ILSVRC2012_val_00000293.JPEG          as the official archive has it: a mapping file says the rest
+    root/cat/*.jpg   root/dog/*.jpg                                  a folder for each class
+    root/train/cat/*.jpg ...   root/val/cat/*.jpg ...                the same, split by the user (val or test)
+    root/train/cat/*.jpg ...   root/val/... root/test/...            the same in three
 
-A mapping file stands beside or in the flat folder. Each of its lines is `file class` (separated by a space or comma,
-the file's extension may be missing, more may follow; the first line may be a heading) or only `class`, of the n-th file
-in the order of names. A class is a name or its number from 0. The official development kit numbers classes in an order
-of its own, from 1; `meta.mat` beside its list tells which they are.
+What the folders do not split is split here, every class alike: a fifth of all images are the test images, which are the
+same for every seed, and a tenth of the rest the validation images, which the seed decides. With `train` and one of
+`val` and `test`, that one is the test set, as with ImageNet.
+
+Images of any size become squares of `size` pixels: the middle of each is cut out and scaled, as `lehr predict --resize`
+does. All are decoded once, by reader processes, and stay in memory. Those that cannot be read are named, counted and
+skipped. Mean and std are those of the training images.
 """
 
-import os
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from .errors import DataError
-from .image_files import ImageFiles
-from .names import Names
+from lehr.data.dataset import DataError, Dataset, Splits, hold_out
+from lehr.data.decode import MiddleSquare
+from lehr.data.image_files import ImageFiles, class_folders, image_names, read_folder
+from lehr.data.streamed import StreamedBatches
 
-EXTENSIONS = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm")
-KIT = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
-MAPPINGS = (
-    "val.txt",
-    "val_map.txt",
-    "val_labels.txt",
-    "LOC_val_solution.csv",
-    "imagenet_2012_validation_synset_labels.txt",
-    "ILSVRC2012_validation_ground_truth.txt",
-    KIT,
-    KIT.removeprefix("ILSVRC2012_devkit_t12/"),
-)
+SIZE = 32  # pixels a side by default, what the recipes of CIFAR-10 train on
+_FEWEST = 5  # images of a class: the fewest of which all three parts can have one
+_MOST_BYTES = 4 << 30  # of decoded pixels; a larger data set is better streamed
+_IN_THIS_PROCESS = 256  # images that are decoded sooner than reader processes have started
+_BATCH = 64  # images a reader hands over at once
 
 
-def read_folder(folder: Path, classes: Sequence[str] | None = None, *, size: int) -> ImageFiles:
-    """Read a folder of class folders; `classes` are those of the training images; without them, all there are."""
-    found = sorted(entry.name for entry in _scan(folder) if entry.is_dir())
-    if not found:
-        raise DataError(f"{folder}: expected a folder for each class, found none")
-    strangers = sorted(set(found) - set(classes or found))
-    if strangers:
+def load_folder(
+    root: str | Path,
+    *,
+    size: int | None = None,
+    seed: int = 0,
+    validation: int | None = None,
+    workers: int | None = None,
+) -> Splits:
+    """Read a folder of images into memory.
+
+    Args:
+        root: the folder, with a folder for each class or split into `train` and `val`.
+        size: pixels a side images are scaled to (None: 32).
+        seed: decides which training images are held out for validation.
+        validation: how many (None: a tenth); a folder that holds train, val and test has chosen them itself.
+        workers: reader processes (None: as many as cores).
+    """
+    train, held_out, test = _split(Path(root).expanduser(), size or SIZE, seed, validation)
+    pixels = sum(map(len, (train, held_out, test))) * 3 * train.size**2
+    if pixels > _MOST_BYTES:
         raise DataError(
-            f"{folder}: expected the {len(classes or ())} classes of the training images, found {strangers[0]} too"
+            f"{root}: its images would take {pixels / 1e9:.1f} GB in memory, at most {_MOST_BYTES / 1e9:.1f} are taken:"
+            " choose a smaller data.size, or data.name imagenet, which reads images from train and val as it trains"
         )
-    training, classes = classes is None, tuple(classes or found)
-    number = {name: label for label, name in enumerate(classes)}
-    names, labels, empty = [], [], []
-    for name in found:
-        files = [f"{name}/{file}" for file in _images(folder / name)]
-        empty += [] if files else [name]
-        names += files
-        labels += [number[name]] * len(files)
-    if not names:
-        raise DataError(f"{folder}: expected images ({', '.join(EXTENSIONS)}) in its class folders, found none")
-    if training and empty:
-        raise DataError(f"{folder}: expected images in every class folder, found none in {', '.join(empty[:5])}")
-    return ImageFiles(folder, Names(names), torch.arange(len(names)), torch.tensor(labels), classes, size)
+    training = images, labels, skipped = _decoded(train, workers)
+    for label in sorted(set(range(len(train.classes))) - set(labels.tolist())):
+        name = train.classes[label]
+        first = next(": ".join(item) for item in skipped.items() if Path(item[0]).parent.name == name)
+        raise DataError(f"{root}: none of the training images of class {name} can be read; {first}")
+    mean, std = _statistics(images)
+    parts = (training, _decoded(held_out, workers), _decoded(test, workers))
+    return Splits(*(Dataset(images, labels, train.classes, mean, std, skipped) for images, labels, skipped in parts))
 
 
-def read_flat(folder: Path, classes: Sequence[str], mapping: Path, *, size: int) -> ImageFiles:
-    """Read a folder of images whose classes a mapping file tells."""
-    names = _images(folder)
-    labels = _labels(mapping, names, classes)
-    return ImageFiles(folder, Names(names), torch.arange(len(names)), torch.tensor(labels), tuple(classes), size)
-
-
-def is_flat(folder: Path, classes: Sequence[str]) -> bool:
-    """Whether the images lie in the folder itself; one that went astray beside folders of these classes is none."""
-    return bool(_images(folder)) and not any((folder / name).is_dir() for name in classes)
-
-
-def find_mapping(folder: Path) -> Path:
-    """Return the mapping file of a flat folder, which is in it or beside it."""
-    for home in (folder, folder.parent):
-        for name in MAPPINGS:
-            if (home / name).is_file():
-                return home / name
-    raise DataError(
-        f"{folder}: its images are not in class folders, so a file that tells their classes is needed beside it: "
-        f"val.txt with a line `file class` for each, or the official {KIT}"
-    )
-
-
-def _labels(mapping: Path, names: list[str], classes: Sequence[str]) -> list[int]:
-    try:
-        lines = [line.replace(",", " ").split() for line in mapping.read_text().splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{mapping}: expected a text file that can be read, found: {error}") from error
-    number = {name: label for label, name in enumerate(classes)}
-    if mapping.name == Path(KIT).name:
-        number = {str(at): number[name] for at, name in _kit_classes(mapping.parent / "meta.mat") if name in number}
+def _split(root: Path, size: int, seed: int, validation: int | None) -> tuple[ImageFiles, ImageFiles, ImageFiles]:
+    """Find the files, and divide what the folders do not."""
+    found = class_folders(root)
+    if "train" in found and not {"val", "test"}.isdisjoint(found):
+        training = read_folder(root / "train", size=size)
+        parts = [read_folder(root / part, training.classes, size=size) for part in ("val", "test") if part in found]
+        _check_classes(root / "train", training, fewest=1 if len(parts) == 2 else 2)
+        if len(parts) == 2:
+            if validation is not None:
+                raise ValueError(
+                    f"{root} holds train, val and test, so its validation images are those of val: "
+                    f"leave data.validation away, got {validation}"
+                )
+            return training, parts[0], parts[1]
+        rest, test = training, parts[0]
     else:
-        number |= {str(label): label for label in range(len(classes)) if str(label) not in number}
-    if lines and all(len(line) == 1 for line in lines):
-        if len(lines) != len(names):
-            raise DataError(f"{mapping}: expected a class for each of {len(names)} images, found {len(lines)}")
-        class_of = dict(zip(names, (line[0] for line in lines), strict=True))
-    else:
-        class_of = {line[0]: line[1] for line in lines if len(line) > 1}
-    labels = []
-    for name in names:
-        known = class_of.get(name, class_of.get(os.path.splitext(name)[0]))
-        if known is None:
-            raise DataError(f"{mapping}: expected the class of {name}, found no line for it")
-        if known not in number:
-            raise DataError(f"{mapping}: expected one of the {len(classes)} classes for {name}, found {known}")
-        labels.append(number[known])
-    return labels
+        if not found and image_names(root):
+            raise DataError(
+                f"{root}: expected a folder for each class, found images that lie in it directly; move those of each "
+                "class into a folder named after it"
+            )
+        training = read_folder(root, size=size)
+        _check_classes(root, training, fewest=_FEWEST)
+        rest, test = hold_out(training, len(training) // 5, seed=0)
+    kept, held_out = hold_out(rest, max(1, len(rest) // 10) if validation is None else validation, seed=seed)
+    return kept, held_out, test
 
 
-def _kit_classes(path: Path) -> Iterator[tuple[int, str]]:
-    """Give (number, name) of each class of the official development kit."""
-    from scipy.io import loadmat  # a dependency of scikit-learn
-
-    if not path.is_file():
-        raise DataError(f"{path}: expected it beside the list of the development kit, whose numbers it explains")
-    for synset in loadmat(path, squeeze_me=True)["synsets"]:
-        yield int(synset["ILSVRC2012_ID"]), str(synset["WNID"])
+def _check_classes(folder: Path, training: ImageFiles, *, fewest: int) -> None:
+    if len(training.classes) < 2:
+        raise DataError(f"{folder}: expected at least two class folders, found one: {', '.join(training.classes)}")
+    for name, count in zip(training.classes, torch.bincount(training.labels).tolist(), strict=True):
+        if count < fewest:
+            raise DataError(f"{folder}: expected at least {fewest} images of each class, found {count} in {name}")
 
 
-def _images(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in _scan(folder) if entry.name.lower().endswith(EXTENSIONS))
+def _decoded(files: ImageFiles, workers: int | None) -> tuple[Tensor, Tensor, dict[str, str]]:
+    """Return pixels and labels of the files that can be read, and why the others cannot."""
+    workers = 0 if len(files) <= _IN_THIS_PROCESS else workers
+    batches = StreamedBatches(files, _BATCH, crop=MiddleSquare(files.size), workers=workers)
+    pixels = torch.empty((len(files), *files.shape), dtype=torch.uint8)
+    labels = torch.empty(len(files), dtype=torch.int64)
+    count = 0
+    for images, numbers in batches:
+        pixels[count : count + len(images)], labels[count : count + len(images)] = images, numbers
+        count += len(images)
+    if len(files) and not count:
+        name, reason = next(iter(batches.skipped.reasons.items()))
+        raise DataError(f"{files.root}: none of {len(files)} images can be read; {name}: {reason}")
+    return pixels[:count], labels[:count], dict(batches.skipped.reasons)
 
 
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if not entry.name.startswith(".")]
-    except OSError as error:
-        raise DataError(f"{folder}: expected a folder that can be read, found: {error.strerror}") from error
+def _statistics(
+    images: Tensor,  # (sample, channel, height, width), uint8
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and std of each channel, of pixel / 255."""
+    means, stds = [], []
+    for channel in range(images.shape[1]):
+        counts = torch.bincount(images[:, channel].flatten(), minlength=256).double()
+        levels = torch.arange(256, dtype=torch.float64) / 255
+        mean = (counts * levels).sum() / counts.sum()
+        std = ((counts * (levels - mean) ** 2).sum() / counts.sum()).sqrt()
+        means.append(round(float(mean), 4))
+        stds.append(round(max(float(std), 1 / 255), 4))  # of images of one colour it is 0
+    return tuple(means), tuple(stds)

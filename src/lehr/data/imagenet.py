@@ -1,25 +1,39 @@
 """ImageNet as a user has it on disk: class folders, the official flat validation folder, or tar shards.
 
     root/train/n01440764/*.JPEG   root/val/n01440764/*.JPEG              class folders
-    root/train/n01440764/*.JPEG   root/val/*.JPEG   root/val.txt         flat, with a mapping (image_folder.py)
+    root/train/n01440764/*.JPEG   root/val/*.JPEG   root/val.txt         flat, with a mapping file
     root/train/*.tar              root/val/*.tar                         shards (shards.py)
 
 The official validation images are the test set here: choices are made by images held out of the training set.
-"generated-images" stands in for ImageNet where there is none; it is drawn into the data folder when first asked for.
+
+A mapping file stands beside or in the flat folder. Each of its lines is `file class` (separated by a space or comma,
+the file's extension may be missing, more may follow; the first line may be a heading) or only `class`, of the n-th file
+in the order of names. A class is a name or its number from 0. The official development kit numbers classes in an order
+of its own, from 1; `meta.mat` beside its list says which they are.
 """
 
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .errors import DataError
-from .generated import write_images
-from .image_files import ImageFiles
-from .image_folder import find_mapping, is_flat, read_flat, read_folder
-from .shards import Shards, hold_out_shards, read_shards
-from .source import folder
-from .split import hold_out
+import torch
 
-STREAMED = ("imagenet", "generated-images")
+from lehr.data.dataset import DataError, hold_out
+from lehr.data.image_files import ImageFiles, Names, image_names, read_folder
+from lehr.data.shards import Shards, hold_out_shards, read_shards
+
+KIT = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
+MAPPINGS = (
+    "val.txt",
+    "val_map.txt",
+    "val_labels.txt",
+    "LOC_val_solution.csv",
+    "imagenet_2012_validation_synset_labels.txt",
+    "ILSVRC2012_validation_ground_truth.txt",
+    KIT,
+    KIT.removeprefix("ILSVRC2012_devkit_t12/"),
+)
 _HELD_OUT = 10  # of each class, on average
 _PROBES = 16  # images tried before training begins; a folder of anything else fails there and not hours later
 
@@ -35,23 +49,16 @@ class StreamedSplits(NamedTuple):
     test: Streams
 
 
-def load_streamed(
-    name: str, root: Path | None = None, *, size: int | None = None, seed: int = 0, validation: int | None = None
-) -> StreamedSplits:
-    """Read a data set of `STREAMED` below `root` (default: the data folder) as `load_images` does."""
-    if name not in STREAMED:
-        raise ValueError(f"no streamed data set is called {name!r}; there are {', '.join(STREAMED)}")
-    home = folder() if root is None else root.expanduser()
-    if name == "generated-images":
-        home = write_images(home / name)
-    return load_images(home, size=size or 224, seed=seed, validation=validation)
-
-
 def load_images(root: Path, *, size: int = 224, seed: int = 0, validation: int | None = None) -> StreamedSplits:
-    """Read the layout below `root` and hold `validation` training images out, by seed: ten times the classes, if None.
+    """Read the names of the layout below `root`, and a few images of each part.
 
-    `size` is what images are cut to: 224 for MobileNetV2, 227 for AlexNet. Only names are read,
-    and a few images of each part: DataError where none of them can be decoded.
+    Raise DataError if the layout is none of the three, or if none of a part's few images can be decoded.
+
+    Args:
+        root: the folder, or one with a folder `imagenet` in it.
+        size: pixels a side images are cut to: 224 for MobileNetV2, 227 for AlexNet.
+        seed: decides which training images are held out.
+        validation: how many (None: ten times the classes).
     """
     home = _home(root)
     if any((home / "train").glob("*.tar")):
@@ -83,3 +90,64 @@ def _home(root: Path) -> Path:
         f"{root}: expected the folders train and val of ImageNet, found neither here nor in imagenet below; ImageNet "
         "cannot be fetched without an account: get it at https://image-net.org and give its folder as --data.root"
     )
+
+
+def read_flat(folder: Path, classes: Sequence[str], mapping: Path, *, size: int) -> ImageFiles:
+    """Read the names in a folder of images whose classes are in a mapping file."""
+    names = image_names(folder)
+    labels = _labels(mapping, names, classes)
+    return ImageFiles(folder, Names(names), torch.arange(len(names)), torch.tensor(labels), tuple(classes), size)
+
+
+def is_flat(folder: Path, classes: Sequence[str]) -> bool:
+    """Whether the images lie in the folder itself; one that went astray beside folders of these classes is none."""
+    return bool(image_names(folder)) and not any((folder / name).is_dir() for name in classes)
+
+
+def find_mapping(folder: Path) -> Path:
+    """Return the mapping file of a flat folder, which is in it or beside it."""
+    for home in (folder, folder.parent):
+        for name in MAPPINGS:
+            if (home / name).is_file():
+                return home / name
+    raise DataError(
+        f"{folder}: its images are not in class folders, so a file with their classes is needed beside it: "
+        f"val.txt with a line `file class` for each, or the official {KIT}"
+    )
+
+
+def _labels(mapping: Path, names: list[str], classes: Sequence[str]) -> list[int]:
+    try:
+        lines = [line.replace(",", " ").split() for line in mapping.read_text().splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{mapping}: expected a text file that can be read, found: {error}") from error
+    number = {name: label for label, name in enumerate(classes)}
+    if mapping.name == Path(KIT).name:
+        number = {str(at): number[name] for at, name in _kit_classes(mapping.parent / "meta.mat") if name in number}
+    else:
+        number |= {str(label): label for label in range(len(classes)) if str(label) not in number}
+    if lines and all(len(line) == 1 for line in lines):
+        if len(lines) != len(names):
+            raise DataError(f"{mapping}: expected a class for each of {len(names)} images, found {len(lines)}")
+        class_of = dict(zip(names, (line[0] for line in lines), strict=True))
+    else:
+        class_of = {line[0]: line[1] for line in lines if len(line) > 1}
+    labels = []
+    for name in names:
+        known = class_of.get(name, class_of.get(os.path.splitext(name)[0]))
+        if known is None:
+            raise DataError(f"{mapping}: expected the class of {name}, found no line for it")
+        if known not in number:
+            raise DataError(f"{mapping}: expected one of the {len(classes)} classes for {name}, found {known}")
+        labels.append(number[known])
+    return labels
+
+
+def _kit_classes(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (number, name) of each class of the official development kit."""
+    from scipy.io import loadmat  # a dependency of scikit-learn
+
+    if not path.is_file():
+        raise DataError(f"{path}: expected it beside the list of the development kit, whose numbers it explains")
+    for synset in loadmat(path, squeeze_me=True)["synsets"]:
+        yield int(synset["ILSVRC2012_ID"]), str(synset["WNID"])

@@ -1,4 +1,6 @@
-"""Images in tar shards, read from front to back: for file systems that hate small files. The format is WebDataset's.
+"""Images in tar shards, read from front to back: for file systems that are slow with small files.
+
+The format is WebDataset's.
 
     train/imagenet-000000.tar ...   each sample `key.jpg` (or jpeg, png) and `key.cls`, its class's number
     train/sizes.json                {"imagenet-000000.tar": 1000, ...}; counted where it is missing, which takes a while
@@ -13,31 +15,33 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
-from .decode import CentreCrop, decode_batch
-from .errors import DataError
-from .image_files import MEAN, STD, ImageFiles
+from lehr.data.dataset import DataError
+from lehr.data.decode import CentreCrop, Sample, decode_batch
+from lehr.data.image_files import MEAN, STD, ImageFiles
 
 IMAGES = ("jpg", "jpeg", "png")
 SIZES, CLASSES = "sizes.json", "classes.txt"
-
-
-class Sample(NamedTuple):
-    """One sample of a shard: its number among all, its name, its file (or why there is none), its label."""
-
-    number: int
-    name: str
-    file: bytes | str
-    label: int
+_LARGEST = 1 << 26  # bytes of a member that is read, 64 MB; the largest files of ImageNet have some 15 MB
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Shards of labelled images; `sizes[i]` samples are in `paths[i]`, the first of them is number `firsts[i]`."""
+    """Shards of labelled images.
+
+    Args:
+        paths: the tar files.
+        sizes: how many samples each holds.
+        firsts: the number of each one's first sample among all.
+        classes: the classes' names.
+        size: pixels a side when decoded.
+        mean: of each channel, of pixel / 255.
+        std: of each channel, of pixel / 255.
+    """
 
     paths: tuple[Path, ...]
     sizes: tuple[int, ...]
@@ -62,19 +66,22 @@ class Shards:
         done, reason = begin, "the shard has ended before it"
         try:
             with path.open("rb") as stream:
-                for position, content in enumerate(itertools.islice(_grouped(stream, path), end)):
+                for position, content in enumerate(itertools.islice(_grouped(stream), end)):
                     if position >= begin:
                         yield self._sample(path, first + position, content)
                         done = position + 1
-        except (OSError, tarfile.TarError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error.args[0])
+        except DataError:
+            raise
+        except Exception as error:  # a damaged file can do anything to a parser
+            told = [error.strerror] if isinstance(error, OSError) and error.strerror else error.args
+            reason = str(told[0]) if told else type(error).__name__
         for position in range(done, end):
             yield Sample(first + position, f"{path}, sample {position}", reason, 0)
 
     def examples(self, count: int) -> Tensor:
         """Return up to `count` images as evaluation sees them, the first of each shard, as many of each as needed.
 
-        Files that fail are left out. Raises DataError where none can be read.
+        Files that fail are left out. Raise DataError if none can be read.
         """
         found, reason = [], "there are no samples"
         for shard in range(len(self.paths)):
@@ -83,11 +90,11 @@ class Shards:
                 break
             wanted = max(-(-left // shards), left - sum(self.sizes[shard + 1 :]))
             samples = [*itertools.islice(self.samples(shard), wanted)]
-            decoded = decode_batch([s.file for s in samples], CentreCrop.of(self.size), [0] * len(samples))
-            if decoded.positions:
-                found.append(decoded.images)
-            elif samples:
-                reason = f"{samples[0].name}: {decoded.failures[0][1]}"
+            images, _, failures = decode_batch(samples, CentreCrop.of(self.size))
+            if len(images):
+                found.append(images)
+            elif failures:
+                reason = ": ".join(failures[0])
         if not found:
             raise DataError(f"{self.paths[0].parent}: no shard begins with an image that can be read; {reason}")
         return torch.cat(found)
@@ -95,16 +102,19 @@ class Shards:
     def _sample(self, path: Path, number: int, content: dict[str, Any]) -> Sample:
         name = f"{path}, {content['__key__']}"
         image = next((content[kind] for kind in IMAGES if kind in content), None)
-        label = content.get("cls", b"").decode("ascii", "replace").strip()
+        label = content.get("cls", b"")
         if image is None:
             return Sample(number, name, f"expected an image ({', '.join(IMAGES)}), found none", 0)
-        if not label.isdecimal() or int(label) >= len(self.classes):
-            return Sample(number, name, f"expected a class from 0 to {len(self.classes) - 1}, found {label!r}", 0)
-        return Sample(number, name, image, int(label))
+        if isinstance(image, str) or isinstance(label, str):  # why it was not read
+            return Sample(number, name, image if isinstance(image, str) else label, 0)
+        digits = label[:99].decode("ascii", "replace").strip()
+        if not digits.isdecimal() or int(digits) >= len(self.classes):
+            return Sample(number, name, f"expected a class from 0 to {len(self.classes) - 1}, found {digits!r}", 0)
+        return Sample(number, name, image, int(digits))
 
 
 def read_shards(folder: Path, *, size: int) -> Shards:
-    """Read what shards there are in a folder, and how many samples are in each."""
+    """Find the shards in a folder, and how many samples are in each."""
     paths = tuple(sorted(folder.glob("*.tar")))
     if not paths:
         raise DataError(f"{folder}: expected shards (*.tar), found none")
@@ -131,10 +141,10 @@ def count_samples(path: Path) -> int:
     from webdataset.tariterators import base_plus_ext
 
     try:
-        with tarfile.open(path) as tar:
+        with tarfile.open(path, "r:") as tar:
             keys = (base_plus_ext(member.name)[0] for member in tar if member.isreg())
             return sum(key is not None for key, _ in itertools.groupby(keys))
-    except (OSError, tarfile.TarError) as error:
+    except Exception as error:  # as above
         raise DataError(f"{path}: expected a tar file that can be read, found: {error}") from error
 
 
@@ -154,7 +164,14 @@ def hold_out_shards(shards: Shards, count: int, *, seed: int) -> tuple[Shards, S
 
 
 def pack(files: ImageFiles, folder: Path, *, per_shard: int = 1000, seed: int = 0) -> Shards:
-    """Write `files` as shards into `folder`, in a shuffled order, each file as it is; return the shards."""
+    """Write files as shards, each file as it is, in a shuffled order; return the shards.
+
+    Args:
+        files: what to write.
+        folder: where to; it must hold no shards yet.
+        per_shard: samples in each.
+        seed: of the order.
+    """
     from webdataset.writer import TarWriter
 
     if per_shard < 1:
@@ -180,10 +197,29 @@ def pack(files: ImageFiles, folder: Path, *, per_shard: int = 1000, seed: int = 
     return read_shards(folder, size=files.size)
 
 
-def _grouped(stream: Any, path: Path) -> Iterator[dict[str, Any]]:
-    """Give the samples of an open tar file as webdataset groups them: `__key__`, and content by extension."""
+def _grouped(stream: BinaryIO) -> Iterator[dict[str, Any]]:
+    """Yield the samples of an open tar file as webdataset groups them: `__key__`, and content by extension."""
     try:
-        from webdataset.tariterators import group_by_keys, tar_file_expander
+        from webdataset.tariterators import group_by_keys
     except ImportError as error:
         raise DataError("shards are read with webdataset: pip install 'lehr[imagenet]'") from error
-    return group_by_keys(tar_file_expander([{"url": str(path), "stream": stream}]))
+    return group_by_keys(_members(stream))
+
+
+def _members(stream: BinaryIO) -> Iterator[dict[str, Any]]:
+    """Yield what webdataset groups: the name and content of each file, or why its content is not read.
+
+    A sparse member takes no room in the shard, whatever size it says it has; all others are as large as they say.
+    """
+    with tarfile.open(fileobj=stream, mode="r|") as tar:
+        for member in tar:
+            tar.members = []  # pyright: ignore[reportAttributeAccessIssue]: it would grow with the shard
+            source = tar.extractfile(member) if member.isreg() else None
+            if source is None:
+                continue
+            if member.issparse() or member.size > _LARGEST:
+                kind = "a sparse file" if member.issparse() else "one"
+                data = f"expected a file of at most {_LARGEST >> 20} MB, found {kind} of {member.size >> 20} MB"
+            else:
+                data = source.read()
+            yield {"fname": member.name, "data": data, "__url__": ""}

@@ -2,23 +2,75 @@
 
 - every sample comes once an epoch, on one rank (`drop_last` leaves out those that fill no whole step);
 - every rank has the same number of steps, and none an empty one;
-- a step's samples are a function of (seed, epoch, step) alone, so that a run that was interrupted goes on bit for bit:
+- a step's samples are a function of (seed, epoch, step) alone, so that an interrupted run continues bit for bit:
   `set_epoch(epoch, start=step)`, and the next batch is the one that would have come.
 
-Iterating gives the epoch's batches from `start` to its end and turns to the next epoch.
+Iterating gives the epoch's batches from `start` to its end and moves on to the next epoch.
 """
 
+import hashlib
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TypedDict
 
 import torch
 from torch import Tensor
 
-from .seed import mixed
+from lehr.printable import printable
 
 Batch = tuple[Tensor, Tensor]
 """Images, uint8 (batch, channel, height, width), and labels, int64 (batch,)."""
+
+_log = logging.getLogger(__name__)
+_NAMED = 50  # a log of a million lines helps nobody
+
+
+def mixed(*numbers: int) -> int:
+    """Mix numbers into a seed, so that neighbouring epochs, steps and ranks draw unrelated numbers.
+
+    >>> mixed(0, 1) != mixed(1, 0)
+    True
+    """
+    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+class Skipped:
+    """Files that could not be read, of `total` images: each named once in the log, all counted.
+
+    >>> skipped = Skipped(total=100)
+    >>> skipped.note("train/a/1.jpg", "image file is truncated")
+    >>> skipped.note("train/a/1.jpg", "image file is truncated")  # in the next epoch
+    >>> print(skipped)
+    1 of 100 images cannot be read and are skipped
+    """
+
+    def __init__(self, total: int, reasons: Mapping[str, str] | None = None) -> None:
+        self.total = total
+        self._reasons = dict(reasons or {})
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Return the reason for each name."""
+        return MappingProxyType(self._reasons)
+
+    def __len__(self) -> int:
+        return len(self._reasons)
+
+    def note(self, name: str, reason: str) -> None:
+        """Remember a file, and log it if it is new and not one of very many."""
+        if name in self._reasons:
+            return
+        self._reasons[name] = reason
+        if len(self) <= _NAMED:
+            _log.warning("%s cannot be read and is skipped: %s", printable(name), printable(reason))
+        if len(self) == _NAMED:
+            _log.warning("more images that cannot be read will be counted, not named")
+
+    def __str__(self) -> str:
+        return f"{len(self)} of {self.total} images cannot be read and are skipped"
 
 
 class Position(TypedDict):
@@ -29,11 +81,19 @@ class Position(TypedDict):
 
 
 class Steps(ABC):
-    """Iterates over batches of `count` samples; a subclass answers how to get them.
+    """Iterates over batches of `count` samples; a subclass produces them.
 
-    `batch_size` is this rank's own share of a step, `rank` of `world_size` this process among those that train
-    together. A last step with fewer samples than ranks is joined to the one before, whose batches then have one sample
-    more.
+    A last step with fewer samples than ranks is joined to the one before, whose batches then have one sample more.
+
+    Args:
+        count: the number of samples.
+        batch_size: this rank's own share of a step.
+        shuffle: draw a new order each epoch.
+        seed: of the order and of augmentation.
+        drop_last: leave out a last step that is not full.
+        rank: this process among those that train together.
+        world_size: how many these are.
+        skipped: what could not be read.
     """
 
     def __init__(
@@ -46,6 +106,7 @@ class Steps(ABC):
         drop_last: bool = False,
         rank: int = 0,
         world_size: int = 1,
+        skipped: Skipped | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"a batch has at least 1 sample, got batch_size={batch_size}")
@@ -55,12 +116,13 @@ class Steps(ABC):
             raise ValueError(f"{count} samples are too few for {world_size} ranks")
         self.count, self.batch_size, self.rank, self.world_size = count, batch_size, rank, world_size
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.skipped = Skipped(count) if skipped is None else skipped
         self.epoch = self.start = 0
         self._next = Position(epoch=0, step=0)
 
     @abstractmethod
     def produce(self, epoch: int, start: int) -> Iterator[Batch]:
-        """Give the batches of this rank in `epoch`, from step `start` on."""
+        """Yield the batches of this rank in `epoch`, from step `start` on."""
 
     def __len__(self) -> int:
         """Return the number of steps of a whole epoch, wherever `start` is; the same on every rank."""
@@ -69,7 +131,7 @@ class Steps(ABC):
         return full if self.drop_last or joined else full + (rest > 0)
 
     def set_epoch(self, epoch: int, *, start: int = 0) -> None:
-        """Let the next iteration give the batches of `epoch` from step `start` on."""
+        """Let the next iteration yield the batches of `epoch` from step `start` on."""
         if epoch < 0 or not 0 <= start <= len(self):
             raise ValueError(f"epoch is at least 0 and start in 0..{len(self)}, got epoch={epoch}, start={start}")
         self.epoch, self.start = epoch, start
@@ -102,7 +164,7 @@ class Steps(ABC):
         return torch.randperm(self.count, generator=torch.Generator().manual_seed(mixed(self.seed, epoch)))
 
     def span(self, step: int, rank: int | None = None) -> range:
-        """Return where in the epoch's order the samples of a rank (this one) at `step` stand."""
+        """Return the positions in the epoch's order of the samples of a rank (None: this one) at `step`."""
         first = step * self.batch_size * self.world_size
         last = first + self.batch_size * self.world_size
         if step + 1 == len(self) and not self.drop_last:

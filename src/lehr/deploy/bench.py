@@ -21,9 +21,10 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from typing_extensions import override
 
-from lehr.deploy.engine import compile
-from lehr.deploy.integer_net import IntegerNet, Threshold, Weights
-from lehr.deploy.to_onnx import Writer
+from lehr.deploy.cpu import compile
+from lehr.deploy.integer_net import IntegerNet
+from lehr.deploy.operations import Threshold, Weights
+from lehr.deploy.write_onnx import Writer
 from lehr.table import table
 
 

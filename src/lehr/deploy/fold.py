@@ -27,18 +27,27 @@ from torch import Tensor, nn
 
 # Floats are cut within these bounds: far beyond any activation, and BatchNorm of them does not overflow.
 _LARGEST_FLOAT = 2.0**100
+_ROUNDING = 2.0**-24  # half the distance of neighbouring float32, relative: what one rounding changes at most
 
 
 @dataclass(frozen=True, eq=False)
 class Function:
     """A monotone function of each channel: `call` takes and gives (n, channel) as torch would compute it in float32.
 
-    `affine` is (scale, shift) per channel in float64, and `clip` (low, high), if that is what the function is.
+    `affine` is (scale, shift) per channel in float64, and `clip` (low, high), if that is what the function is. `terms`
+    is for an affine function that a machine may round once or twice, as it fuses multiplying and adding or not: the
+    size, per channel, of what is added.
     """
 
     call: Callable[[Tensor], Tensor]
     affine: tuple[Tensor, Tensor] | None = None
     clip: tuple[float, float] | None = None
+    terms: Tensor | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is a product with a power of two, which never rounds."""
+        return self.affine is not None and is_power_of_two(self.affine[0]) and not bool(self.affine[1].any())
 
     def flattened(self, size: int) -> Function:
         """The same function after each channel has become `size` features."""
@@ -52,7 +61,8 @@ class Function:
         if self.affine is not None:
             scale, shift = (a.repeat_interleave(size) for a in self.affine)
             affine = (scale, shift)
-        return Function(call, affine, self.clip)
+        terms = None if self.terms is None else self.terms.repeat_interleave(size)
+        return Function(call, affine, self.clip, terms)
 
 
 def scaled(scale: Tensor, shift: Tensor) -> tuple[Function, ...]:
@@ -81,14 +91,22 @@ def composed(functions: Sequence[Function], channels: int) -> tuple[Tensor, Tens
     return scale, shift
 
 
-def batch_norm(module: nn.BatchNorm1d | nn.BatchNorm2d | nn.SyncBatchNorm) -> tuple[Tensor, Tensor]:
-    """Scale and shift of a BatchNorm, float64 per channel."""
+def batch_norm(
+    module: nn.BatchNorm1d | nn.BatchNorm2d | nn.SyncBatchNorm, call: Callable[[Tensor], Tensor]
+) -> Function:
+    """A BatchNorm in eval mode, computed by `call`. Torch fuses its product and sum on some processors."""
     assert module.running_mean is not None
     assert module.running_var is not None
     scale = (module.running_var.double() + module.eps).rsqrt()
     scale = scale if module.weight is None else scale * module.weight.double()
-    shift = -module.running_mean.double() * scale
-    return scale, shift if module.bias is None else shift + module.bias.double()
+    centre = module.running_mean.double() * scale
+    shift = -centre if module.bias is None else module.bias.double() - centre
+    return Function(call, (scale, shift), terms=centre.abs() + shift.abs())
+
+
+def is_power_of_two(numbers: Tensor) -> bool:
+    """Whether all of them are, positive or negative."""
+    return bool((torch.frexp(numbers.abs())[0] == 0.5).all())
 
 
 def apply(functions: Sequence[Function], x: Tensor) -> Tensor:
@@ -139,6 +157,35 @@ def thresholds(
         return smallest.T.contiguous().numpy(), direction.numpy()
     cut = torch.where(smallest == ends[0], -torch.inf, torch.where(smallest == ends[1], torch.inf, _float(smallest)))
     return cut.T.contiguous().numpy(), direction.numpy()
+
+
+def near_ties(
+    quantizer: Callable[[Tensor], Tensor],
+    functions: Sequence[Function],
+    thresholds: np.ndarray,  # (channel, K), as found by `thresholds`
+    directions: np.ndarray,
+    *,
+    low: int,
+    high: int,
+) -> int:
+    """The channels in which another processor's rounding could send an integer across a threshold.
+
+    Only the integers on both sides of a threshold can be so close to it.
+    """
+    above = torch.from_numpy(thresholds).T  # (K, channel)
+    signs = torch.from_numpy(directions)
+    sums = (signs * torch.cat([above, above - 1])).clamp(low, high).float()
+    values, error = sums, torch.zeros(sums.shape, dtype=torch.float64)
+    for function in functions:
+        inputs, values = values, function.call(values)
+        if function.affine is None:
+            continue
+        size = function.affine[0].abs()
+        error = error * size
+        if function.terms is not None:
+            error = error + _ROUNDING * ((size * inputs.abs()).double() + function.terms + 2 * values.abs())
+    lower, upper = (quantizer((values.double() + sign * error).float()) for sign in (-1, 1))
+    return int((lower != upper).any(0).sum())
 
 
 def common_unit(values: np.ndarray, limit: int, tolerance: float = 0.0) -> tuple[float, np.ndarray] | None:

@@ -13,9 +13,12 @@ of the integer network and the float32 functions that torch applies to it, per c
     +                   integers if both sides have a common unit, else floats
     the end             the functions left over                     the Affine that makes logits
 
-The integer network equals the trained one (float32, in eval mode) bit for bit wherever torch's own sums are exact: with
-weight and activation scales that are powers of two, such as 1. Other scales make torch round its sums, in an order of
-its own; then both agree to the last bits, and only a value that lies within those of a threshold can differ.
+Every integer of the result is the one that the trained network (float32, in eval mode) computes, if the walk can prove
+it: `IntegerNet.exact`. The proof is that each of torch's sums adds integers times a power of two and stays below 2^24
+of them, where float32 does not round, so that no order of adding and no processor can change it; and that no rounding
+of BatchNorm can carry such a sum across a threshold. Where the proof fails (an average over 9 or a scale of 0.3 in
+front of another layer, a part in float), `IntegerNet.inexact` names the place: both agree to the last bits there, and
+only a value within those of a threshold can differ.
 
 Layers that were not quantized stay float operations, and so does an addition without a common unit. A quantized layer
 that reads floats is warned about: it works, but not as integers.
@@ -40,7 +43,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -49,13 +52,13 @@ from torch import Tensor, fx, nn
 
 from lehr.deploy import fold
 from lehr.deploy.fold import Function
-from lehr.deploy.integer_net import (
+from lehr.deploy.integer_net import IntegerNet
+from lehr.deploy.operations import (
     Add,
     Affine,
     Clip,
     Conv,
     Flatten,
-    IntegerNet,
     Linear,
     MaxPool,
     Operation,
@@ -86,7 +89,7 @@ from lehr.deploy.trace import (
     shape3,
     table,
 )
-from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Quantizer, taken_apart
+from lehr.layers import AbstractQuantizer, Composed, Conv1d, Conv2d, Quantizer, taken_apart
 from lehr.layers import Linear as QuantizedLinear
 from lehr.noise import Dirac
 
@@ -113,13 +116,18 @@ def freeze(model: nn.Module, example_input: Tensor, *, classes: Sequence[str] = 
             f"{tuple(example_input.shape)}: let the model begin with what turns pixels into its input, as in "
             "nn.Sequential(lehr.models.Input(...), model)"
         )
+    composed = [
+        f"{path or type(module).__name__}: it is deployed as several layers, which add in another order than torch"
+        for path, module in model.named_modules()
+        if isinstance(module, Composed)
+    ]
     model = taken_apart(model).cpu().float().eval()
     if isinstance(model, (*LAYERS, AbstractQuantizer)):
         model = nn.Sequential(model)
     # Two images: what mixes the images of a batch shows in the shapes.
     example = torch.cat([example_input[:1], example_input[:1]]).cpu()
     with torch.no_grad():
-        return _Walk(Graph(model, example), example).net(tuple(classes))
+        return _Walk(Graph(model, example), example).net(tuple(classes), composed)
 
 
 def _check_ready(model: nn.Module) -> None:
@@ -146,17 +154,30 @@ def _check_ready(model: nn.Module) -> None:
             if noisy or (mean is not None and bool((mean != 0).any())):
                 raise FreezeError(
                     f"{path}: its forward noise is still {module.forward_noise}: train until a lehr.Annealer has "
-                    "removed it, or remove it yourself (forward_std.zero_()) if the hard network is as good"
+                    "removed it, or remove it yourself (forward_std.zero_()) if the hard network is as good (a copy "
+                    "that averages buffers, as AveragedModel(use_buffers=True) does, averages the noise too)"
                 )
 
 
 @dataclass(frozen=True, eq=False)
 class _Traced:
-    """A tensor of the torch network: `functions` of the integer network's value `name`, in torch's `rank`."""
+    """A tensor of the torch network: `functions` of the integer network's value `name`, in torch's `rank`.
+
+    `rounded` says why torch's own numbers may differ from that in the last bits, if they may.
+    """
 
     name: str
     rank: int
     functions: tuple[Function, ...] = ()
+    rounded: str = ""
+
+    @property
+    def why_inexact(self) -> str:
+        """Why torch's numbers are not integers times a power of two; empty if they are."""
+        if self.rounded or all(function.is_exact for function in self.functions):
+            return self.rounded
+        unit = math.prod(float(function.affine[0][0]) for function in self.functions if function.affine is not None)
+        return f"values in units of {unit:.4g}, which is no power of two"
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,9 +202,10 @@ class _Walk:
     values: dict[str, Value] = field(default_factory=dict)
     traced: dict[fx.Node, _Traced | _Pixels] = field(default_factory=dict)
     floats: dict[_Traced, _Traced] = field(default_factory=dict)
+    rounded: list[str] = field(default_factory=list)
     tables: dict[_Pixels, _Traced] = field(default_factory=dict)
 
-    def net(self, classes: tuple[str, ...]) -> IntegerNet:
+    def net(self, classes: tuple[str, ...], rounded: Sequence[str] = ()) -> IntegerNet:
         """Walk, and put the operations together."""
         for node in self.graph.nodes:
             if node.op == "placeholder":
@@ -196,7 +218,7 @@ class _Walk:
                     kind = type(result).__name__
                     raise self.graph.error(node, f"it gives a {kind}, no tensor", "use layers that give tensors")
                 self.traced[node] = self._convert(node)
-        return IntegerNet(shape3(self.example.shape), tuple(self._read()), classes)
+        return IntegerNet(shape3(self.example.shape), tuple(self._read()), classes, (*rounded, *self.rounded))
 
     def _read(self) -> list[Operation]:
         """The operations without those of which only a shape was read."""
@@ -237,7 +259,7 @@ class _Walk:
             return self._quantized(node, module, x)
         if target in NOTHING_CALLS:
             return x
-        return _Traced(x.name, x.rank, (*x.functions, self._function(node, module, sources[0], x)))
+        return replace(x, functions=(*x.functions, self._function(node, module, sources[0], x)))
 
     def _function(self, node: fx.Node, module: nn.Module | None, source: fx.Node, x: _Traced) -> Function:
         """An elementwise operation."""
@@ -253,7 +275,7 @@ class _Walk:
         channels = self.values[x.name].shape[0]
         if isinstance(module, BATCH_NORMS):
             self.graph.check_plain(node, module, BATCH_NORMS)
-            return Function(call, fold.batch_norm(module))
+            return fold.batch_norm(module, call)
         if isinstance(module, CLIPS) or node.target in CLIP_CALLS:
             ends = call(torch.tensor([[-torch.inf], [torch.inf]]).expand(2, channels))
             if bool((ends != ends[:, :1]).any()):
@@ -293,6 +315,8 @@ class _Walk:
                 FloatWarning,
                 stacklevel=2,
             )
+        if is_integer and x.why_inexact:
+            self._note(node, f"it sums {x.why_inexact}")
         name = self._name(node)
         if is_conv:
             if module.padding_mode != "zeros" and any(module._reversed_padding_repeated_twice):
@@ -338,6 +362,8 @@ class _Walk:
         if found is None or found[1].max() > 127:
             return Weights(codes, tuple(levels.tolist())), scale
         unit, integers = found
+        if not fold.is_power_of_two(torch.tensor(unit, dtype=torch.float64)):
+            self._note(node, f"its weight levels are multiples of {unit:g}, which is no power of two")
         return Weights(codes, tuple(integers.tolist())), scale * unit
 
     def _quantized(self, node: fx.Node, quantizer: AbstractQuantizer, x: _Traced) -> _Traced:
@@ -360,9 +386,13 @@ class _Walk:
             )
         scale = (ones * scale).reshape(1, channels)
         reached = torch.tensor(quantizer.levels)[:, None].double() * scale.double()
+
+        def level(y: Tensor) -> Tensor:  # (n, channel) -> the same
+            return run.call(y.reshape(*y.shape, *space)).reshape(y.shape)
+
         try:
             thresholds, directions = fold.thresholds(
-                lambda y: run.call(y.reshape(*y.shape, *space)).reshape(y.shape),
+                level,
                 x.functions,
                 (reached[1:] + reached[:-1]) / 2,
                 low=value.low if value.kind == "integer" else None,
@@ -373,6 +403,14 @@ class _Walk:
             raise self.graph.error(
                 node, str(error), "see that the weights and BatchNorm before it are finite"
             ) from None
+        if value.kind == "integer":
+            close = fold.near_ties(level, x.functions, thresholds, directions, low=value.low, high=value.high)
+            if x.rounded:
+                self._note(node, f"it compares {x.rounded} with its thresholds")
+            elif close:
+                self._note(
+                    node, f"in {close} of {channels} channels BatchNorm puts a sum within rounding of a threshold"
+                )
         name = self._name(node)
         self._emit(node, Threshold(name, x.name, thresholds, directions, tuple(levels.tolist())))
         scale = scale[0].double() * unit
@@ -390,7 +428,7 @@ class _Walk:
                 x = self._times(node, x, torch.where(end < start, -1, 1))
         name = self._name(node)
         self._emit(node, MaxPool(name, x.name, kernel, stride, padding))
-        return _Traced(name, len(self.graph.shape(node)), x.functions)
+        return _Traced(name, len(self.graph.shape(node)), x.functions, x.rounded)
 
     def _average_pool(self, node: fx.Node, module: nn.Module | None, x: _Traced) -> _Traced:
         value = self.values[x.name]
@@ -414,7 +452,8 @@ class _Walk:
         self._emit(node, SumPool(name, x.name, kernel, stride, padding))
         several = isinstance(module, ADAPTIVE_AVERAGES) and kernel != value.shape[1:]
         division = fold.divided(kernel if several else (divisor,), value.shape[0])  # as torch does it
-        return _Traced(name, len(self.graph.shape(node)), (division, *x.functions))
+        rounded = x.why_inexact and "averages of values that torch has rounded"
+        return _Traced(name, len(self.graph.shape(node)), (division, *x.functions), rounded)
 
     def _window(self, node: fx.Node, module: nn.Module | None, value: Value) -> tuple[tuple[int, int], ...]:
         """Kernel, stride and padding of a pool; adaptive pools and means must divide their input evenly."""
@@ -440,14 +479,14 @@ class _Walk:
         if after[0] != len(self.example) or math.prod(after[1:]) != math.prod(before):
             raise self.graph.error(node, f"it mixes images: it gives shape {tuple(after)}", "flatten from dimension 1")
         if after[1] == before[0] and len(after) <= 4 and shape3(after) == before:
-            return _Traced(x.name, len(after), x.functions)  # only dimensions of one pixel came or went
+            return replace(x, rank=len(after))  # only dimensions of one pixel came or went
         if len(after) != 2:
             raise self.graph.error(
                 node, f"it gives shape {tuple(after)}, from {before} a image", "flatten all dimensions from 1 on"
             )
         name = self._name(node)
         self._emit(node, Flatten(name, x.name))
-        return _Traced(name, 2, tuple(function.flattened(size) for function in x.functions))
+        return _Traced(name, 2, tuple(function.flattened(size) for function in x.functions), x.rounded)
 
     def _add(self, node: fx.Node, a: _Traced, b: _Traced) -> _Traced:
         """p * a + q * b of integers if the scales of both sides are as p to q in every channel, else of floats."""
@@ -461,13 +500,14 @@ class _Walk:
             ratio = fold.common_ratio(first[0], second[0])
             if ratio is not None:
                 p, q = ratio.numerator, ratio.denominator
+                rounded = (a.why_inexact or b.why_inexact) and "a sum of values that torch has rounded"
                 a, b = (
                     self._times(node, a, torch.full((channels,), p)),
                     self._times(node, b, torch.full((channels,), q)),
                 )
                 name = self._name(node)
                 self._emit(node, Add(name, a.name, b.name))
-                return _Traced(name, a.rank, fold.scaled(second[0] / q, first[1] + second[1]))
+                return _Traced(name, a.rank, fold.scaled(second[0] / q, first[1] + second[1]), rounded)
         a, b = self._as_float(a), self._as_float(b)
         name = self._name(node)
         self._emit(node, Add(name, a.name, b.name))
@@ -480,7 +520,7 @@ class _Walk:
         name = self._name(node, "times")
         self._emit(None, Conv(name, x.name, Weights.of(factors.numpy().reshape(-1, 1, 1, 1)), groups=len(factors)))
         undo = 1 / factors.double()
-        return _Traced(name, x.rank, (*fold.scaled(undo, torch.zeros_like(undo)), *x.functions))
+        return replace(x, name=name, functions=(*fold.scaled(undo, torch.zeros_like(undo)), *x.functions))
 
     def _linear(self, x: _Traced, groups: int) -> Tensor | None:
         """The scale of each group of channels, if torch's tensor is that times the value; else None."""
@@ -539,7 +579,10 @@ class _Walk:
         self.operations.append(operation)
         self.values["pixels"] = operation.infer(Value(shape3(self.example.shape), "integer", 0, 255))
         scale = torch.full((len(pixels),), unit, dtype=torch.float64)
-        self.tables[x] = _Traced("pixels", self.example.ndim, fold.scaled(scale, torch.zeros_like(scale)))
+        equal = np.array_equal((entries * unit).astype(np.float32), pixels.numpy())
+        rounded = "" if equal else f"pixels that are multiples of {unit:g} but for rounding"
+        functions = fold.scaled(scale, torch.zeros_like(scale))
+        self.tables[x] = _Traced("pixels", self.example.ndim, functions, rounded)
         return self.tables[x]
 
     def _output(self, node: fx.Node) -> None:
@@ -547,6 +590,10 @@ class _Walk:
         if not isinstance(result, fx.Node) or result not in self.traced:
             raise FreezeError("the network must give one tensor, of scores for each class, computed from its input")
         self._applied(self._tabulated(self.traced[result], result), last_name=self._free("logits"))
+
+    def _note(self, node: fx.Node, why: str) -> None:
+        """Remember a place where torch's result depends on how its sums are rounded."""
+        self.rounded.append(f"{self.graph.path(node)}: {why}")
 
     def _emit(self, node: fx.Node | None, operation: Operation) -> None:
         """Append; `node` is the torch operation whose shape the result must have."""

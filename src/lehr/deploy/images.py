@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
 
+# Pillow reads more, and starts other programs for some (Ghostscript for EPS): these it decodes itself.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
+_MOST_PIXELS = 2**26  # Pillow holds four bytes for each, and up to three copies
 
 
 class ImageError(ValueError):
@@ -35,7 +39,11 @@ def read_image(path: Path, shape: tuple[int, int, int], *, resize: bool = False)
     if channels not in (1, 3):
         raise ImageError(f"image files have 1 or 3 channels, this network takes {channels}")
     try:
-        with Image.open(path) as opened:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ValueError("it is no file on a disk but a pipe, a device or the like")
+        with _opened(path) as opened:
+            if opened.width * opened.height > _MOST_PIXELS:
+                raise ValueError(f"it has {opened.width}x{opened.height} pixels, more than {_MOST_PIXELS:,}")
             image = _opaque(_eight_bits(ImageOps.exif_transpose(opened))).convert("L" if channels == 1 else "RGB")
     except IsADirectoryError:
         raise ImageError(f"{path} holds no image file ({', '.join(sorted(SUFFIXES))})") from None
@@ -54,6 +62,13 @@ def read_image(path: Path, shape: tuple[int, int, int], *, resize: bool = False)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
+def _opened(path: Path) -> Image.Image:
+    """The image, not yet decoded."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # how large it is, is checked next
+        return Image.open(path, formats=FORMATS)
+
+
 def _eight_bits(image: Image.Image) -> Image.Image:
     """Grey of 16 bits scaled to 8; Pillow itself would clip it."""
     if image.mode.startswith("I;16"):
@@ -65,6 +80,6 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 def _opaque(image: Image.Image) -> Image.Image:
     """The image, if all of it can be seen."""
-    if image.has_transparency_data and np.asarray(image.convert("RGBA"))[..., 3].min() < 255:
+    if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema() != (255, 255):
         raise ValueError("parts of it are transparent, and have no colour: lay it on a ground first")
     return image

@@ -3,12 +3,14 @@
     metadata "lehr"    {"version": 1, "input_shape": [3, 32, 32], "classes": [...], "operations": [
                           {"operation": "Conv", "name": "features.0", "source": "pixels", "stride": [1, 1], ...,
                            "weight": {"shape": [128, 3, 3, 3], "levels": [-1, 0, 1]}}, ...]}
+                        and "rounded": [...] where the network it was frozen from rounds its sums
     tensor "1.weight"  the weights' codes of operation 1, packed: three levels five to a byte (base 3, the first code is
                        the lowest digit), others in the fewest whole bits a code, lowest bit first; zeros fill up
     tensor "2.shift"   any other array, as it is; integers in the narrowest of int8, int16, int32
 
-Reading executes nothing and allocates nothing that the file's own length does not justify. Whatever is wrong with a
-file is a `BadFile` that says what.
+Reading executes nothing and allocates nothing that the file's own length does not justify, and a network that would
+take too long or too much memory to run is refused (limits.py). Whatever is wrong with a file is a `BadFile` that says
+what.
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save as to_bytes
 
-from lehr.deploy.integer_net import (
+from lehr.deploy.integer_net import IntegerNet
+from lehr.deploy.limits import Limits, check
+from lehr.deploy.operations import (
     Add,
     Affine,
     Clip,
     Conv,
     Flatten,
-    IntegerNet,
     Linear,
     MaxPool,
     Operation,
@@ -41,6 +44,7 @@ from lehr.deploy.integer_net import (
     Threshold,
     Weights,
 )
+from lehr.printable import printable
 
 VERSION = 1
 
@@ -50,6 +54,7 @@ OPERATIONS: dict[str, type[Operation]] = {
 _DTYPES = {"U8": "u1", "I8": "<i1", "I16": "<i2", "I32": "<i4", "F32": "<f4"}
 # No size of an honest network comes near it, and no product of two of them leaves 64 bits.
 _LARGEST = 2**31 - 1
+_LIMITS = Limits()
 
 
 class BadFile(ValueError):
@@ -79,15 +84,25 @@ def save(net: IntegerNet, path: str | Path) -> None:
         raise
 
 
-def load(path: str | Path) -> IntegerNet:
-    """The network in a packed file. BadFile says what is wrong with a file that holds none."""
+def load(path: str | Path, *, limits: Limits | None = _LIMITS) -> IntegerNet:
+    """The network in a packed file. BadFile says what is wrong with a file that holds none.
+
+    Args:
+        path: the file
+        limits: the most work and memory the network may ask for; None, for a file you trust, allows anything
+    """
+    if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
+        raise BadFile(f"{path} is no file on a disk but a pipe, a device or the like: copy it into a file first")
     data = Path(path).read_bytes()
     try:
-        return _unpacked(data)
+        net = _unpacked(data)
+        if limits is not None:
+            check(net, limits)
     except BadFile as error:
-        raise BadFile(f"{path}: {error}") from None
-    except (ValueError, TypeError, OverflowError) as error:  # what IntegerNet and its operations refuse
-        raise BadFile(f"{path}: no network: {error}") from error
+        raise BadFile(f"{path}: {printable(error)}") from None
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # what IntegerNet, operations, JSON refuse
+        raise BadFile(f"{path}: no network: {printable(error)}") from None
+    return net
 
 
 def pack_codes(codes: np.ndarray, levels: int) -> np.ndarray:
@@ -154,6 +169,8 @@ def _packed(net: IntegerNet) -> bytes:
         "classes": net.classes,
         "operations": operations,
     }
+    if net.rounded:
+        description["rounded"] = net.rounded
     return to_bytes(tensors, {"lehr": json.dumps(description, separators=(",", ":"), allow_nan=False)})
 
 
@@ -196,7 +213,9 @@ def _parsed(text: str | None) -> dict[str, Any]:
 
 
 def _network(description: dict[str, Any], tensors: dict[str, np.ndarray]) -> IntegerNet:
-    _check_keys("the description", description, {"version", "input_shape", "classes", "operations"})
+    _check_keys(
+        "the description", description, {"version", "input_shape", "classes", "operations"}, optional={"rounded"}
+    )
     entries = _list(description["operations"], "operations")
     operations = []
     used: set[str] = set()
@@ -227,7 +246,8 @@ def _network(description: dict[str, Any], tensors: dict[str, np.ndarray]) -> Int
         raise BadFile(f"it holds a tensor of no operation: {_shown(min(set(tensors) - used))}")
     shape = _sizes(description["input_shape"], "input_shape")
     classes = tuple(_text(name, "classes") for name in _list(description["classes"], "classes"))
-    return IntegerNet(shape, tuple(operations), classes)  # pyright: ignore[reportArgumentType]
+    rounded = tuple(_text(why, "rounded") for why in _list(description.get("rounded", []), "rounded"))
+    return IntegerNet(shape, tuple(operations), classes, rounded)  # pyright: ignore[reportArgumentType]
 
 
 def _tensor(array: np.ndarray, entry: Any, kind: str, place: str) -> np.ndarray | Weights:
@@ -301,7 +321,10 @@ def _no_number(text: str) -> float:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a {type(value).__name__} of many levels"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

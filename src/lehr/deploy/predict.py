@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lehr.deploy.engine import CompilerError, Engine, compile
+from lehr.deploy.build import CompilerError
+from lehr.deploy.cpu import Engine, compile
 from lehr.deploy.images import ImageError, image_files, read_image
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.pack import load
@@ -22,7 +23,6 @@ def predict(
     """
     net = load(file)
     run = _runner(net)
-    names = net.classes or tuple(str(number) for number in range(net.values[net.operations[-1].name].size))
     for path in image_files(paths):
         try:
             pixels = read_image(path, net.input_shape, resize=resize)
@@ -30,12 +30,29 @@ def predict(
             yield path, error
             continue
         scores = np.asarray(run.run(pixels[None]))[0]
-        best, second = np.argsort(-scores, kind="stable")[:2] if len(scores) > 1 else (0, 0)
-        yield path, (names[best], f"{scores[best]:.4g}", names[second], f"{scores[second]:.4g}")
+        best, second = _two_best(scores)
+        yield path, (_name(net, best), f"{scores[best]:.4g}", _name(net, second), f"{scores[second]:.4g}")
+
+
+def _two_best(
+    scores: np.ndarray,  # (class,)
+) -> tuple[int, int]:
+    """The first of the largest scores and the first of the largest others; what is no number comes last."""
+    ranked = np.where(np.isnan(scores), -np.inf, scores)
+    best = int(ranked.argmax())
+    others = np.delete(ranked, best)
+    if not len(others):
+        return best, best
+    second = int(others.argmax())
+    return best, second + (second >= best)
+
+
+def _name(net: IntegerNet, number: int) -> str:
+    return net.classes[number] if net.classes else str(number)
 
 
 def _runner(net: IntegerNet) -> Engine | IntegerNet:
     try:
         return compile(net)
-    except (CompilerError, OSError):  # there is no compiler, or no folder to keep what it makes
+    except CompilerError:  # there is no compiler, or no folder to keep what it makes
         return net

@@ -18,7 +18,7 @@ from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
 from torch.nn import functional as F
 
-from lehr.deploy.integer_net import Shape
+from lehr.deploy.operations import Shape
 from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Linear
 
 LAYERS = (Linear, Conv1d, Conv2d, nn.Linear, nn.Conv1d, nn.Conv2d)

@@ -4,6 +4,7 @@ from lehr.models.alexnet import AlexNet
 from lehr.models.input import Input
 from lehr.models.mlp import MLP
 from lehr.models.mobilenet_v2 import MobileNetV2
+from lehr.models.protocol import AnnealedInGroups, QuantizedInPart, quantized_part
 from lehr.models.vgg import VGG
 
-__all__ = ["MLP", "VGG", "AlexNet", "Input", "MobileNetV2"]
+__all__ = ["MLP", "VGG", "AlexNet", "AnnealedInGroups", "Input", "MobileNetV2", "QuantizedInPart", "quantized_part"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from lehr.models.input import Input
+from lehr.models.width import scaled
 
 # Of each convolution: output channels, kernel, stride, padding, and whether a 3x3 max-pool of stride 2 follows.
 _CONVOLUTIONS = (
@@ -45,7 +46,7 @@ class AlexNet(nn.Module):
         self.input = Input(mean, std, input_bits)
         layers: list[nn.Module] = []
         for features, kernel, stride, padding, pooled in _CONVOLUTIONS:
-            after = _scaled(features, width)
+            after = scaled(features, width)
             layers.append(nn.Conv2d(channels, after, kernel, stride, padding, bias=False))
             sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
             if pooled:
@@ -56,7 +57,7 @@ class AlexNet(nn.Module):
         if min(sides) < 1:
             raise ValueError(f"AlexNet's strides need images of at least 63x63 pixels, got {shape[1]}x{shape[2]}")
         self.features = nn.Sequential(*layers)
-        inner = _scaled(4096, width)
+        inner = scaled(4096, width)
         self.classifier = nn.Sequential(
             nn.Flatten(),
             nn.Linear(channels * sides[0] * sides[1], inner, bias=False),
@@ -69,31 +70,9 @@ class AlexNet(nn.Module):
             nn.BatchNorm1d(classes),
         )
 
-    @property
-    def annealing_groups(self) -> list[list[str]]:
-        """The paths whose noise decays together: each layer with its activation, from the input on.
-
-        The paper delays AlexNet's decay by one layer's time: layer l over epochs [50 l, 50 (l + 1)], which is
-        `lehr.annealing.hierarchical(8, duration=50, delay=50)`.
-        """
-        groups: list[list[str]] = []
-        for path, module in self.named_modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                groups.append([path])
-            elif groups and path.count(".") == 1 and not isinstance(module, _BETWEEN):
-                groups[-1].append(path)
-        return groups
-
     def forward(
         self,
         x: Tensor,  # (batch, *shape), uint8
     ) -> Tensor:
         """Scores, (batch, class)."""
         return self.classifier(self.features(self.input(x)))
-
-
-_BETWEEN = (nn.MaxPool2d, nn.BatchNorm1d, nn.BatchNorm2d, nn.Flatten)  # what stands between a layer and its activation
-
-
-def _scaled(channels: int, width: float) -> int:
-    return max(1, round(channels * width))

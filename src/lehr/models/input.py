@@ -7,11 +7,12 @@ network starts with.
 >>> import torch
 >>> pixels = Input(mean=(0.5,), std=(0.25,), bits=8)
 >>> pixels(torch.tensor([[[[0, 130, 255]]]], dtype=torch.uint8))
-tensor([[[[-2.0000,  0.0315,  2.0000]]]])
+tensor([[[[-1.9844,  0.0469,  1.9844]]]])
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -23,8 +24,14 @@ from lehr.multistep import MultiStep
 class Input(nn.Module):
     """(pixel / 255 - mean) / std per channel, rounded to the levels of a signed integer of `bits` if they are given.
 
-    The levels are symmetric, 2^(bits-1) - 1 of them to each side of 0 up to the largest value a pixel can have, and
-    share one `scale`; zero padding after this module is the level 0.
+    The levels are symmetric, 2^(bits-1) - 1 of them to each side of 0, and share one `scale`: the power of two that
+    loses least over all pixel values, so that sums of them are exact in float32. Zero padding after this module is the
+    level 0.
+
+    Args:
+        mean: What is subtracted from each channel, in units of 1 for white.
+        std: What each channel is then divided by.
+        bits: 2 to 8, or None for values that are not rounded.
     """
 
     table: Tensor
@@ -45,13 +52,12 @@ class Input(nn.Module):
         pixels = torch.arange(256, dtype=torch.float64) / 255
         columns = [torch.tensor(values, dtype=torch.float64)[:, None] for values in (mean, std)]
         table = (pixels - columns[0]) / columns[1]  # (channel, pixel)
-        scale = torch.ones((), dtype=torch.float64)
+        scale = 1.0
         if bits is not None:
-            largest = 2 ** (bits - 1) - 1
-            scale = table.abs().max() / largest
-            table = MultiStep.uniform(bits)(table / scale).clamp(-largest, largest) * scale
+            rounded = {scale: _rounded(table, scale, bits) for scale in _powers_around(table.abs().max(), bits)}
+            scale, table = min(rounded.items(), key=lambda item: (item[1] - table).square().sum().item())
         self.register_buffer("table", table.float())
-        self.register_buffer("scale", scale.float())
+        self.register_buffer("scale", torch.tensor(scale))
         # Where each channel's row begins in the flattened table.
         self.register_buffer("offsets", 256 * torch.arange(len(mean))[:, None, None], persistent=False)
 
@@ -70,3 +76,14 @@ class Input(nn.Module):
     def extra_repr(self) -> str:
         """Channels and bits."""
         return f"channels={len(self.table)}, bits={self.bits}"
+
+
+def _powers_around(largest: Tensor, bits: int) -> tuple[float, float]:
+    """The powers of two around the scale that puts the largest value at the largest level."""
+    _, exponent = math.frexp(float(largest) / (2 ** (bits - 1) - 1))
+    return 2.0 ** (exponent - 1), 2.0**exponent
+
+
+def _rounded(values: Tensor, scale: float, bits: int) -> Tensor:
+    largest = 2 ** (bits - 1) - 1
+    return MultiStep.uniform(bits)(values / scale).clamp(-largest, largest) * scale

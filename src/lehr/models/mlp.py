@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from lehr.models.input import Input
+from lehr.models.width import scaled
 
 
 class MLP(nn.Module):
@@ -35,8 +36,10 @@ class MLP(nn.Module):
         super().__init__()
         if len(mean) != shape[0]:
             raise ValueError(f"images of {shape[0]} channels need as many means, got {tuple(mean)}")
+        if any(features < 1 for features in hidden):
+            raise ValueError(f"every hidden layer needs at least one feature, got {tuple(hidden)}")
         self.input = Input(mean, std, input_bits)
-        sizes = [math.prod(shape), *(max(1, round(features * width)) for features in hidden)]
+        sizes = [math.prod(shape), *(scaled(features, width) for features in hidden)]
         layers: list[nn.Module] = [nn.Flatten()]
         for before, after in itertools.pairwise(sizes):
             layers += [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.ReLU()]

@@ -9,23 +9,20 @@ convolution is followed by BatchNorm alone, and the sum stays in full precision.
 >>> model = MobileNetV2((3, 32, 32), classes=10, width=0.5)
 >>> model.residual_branches[:3]
 ['features.3', 'features.5', 'features.6']
->>> print(convert_branches_(model, lehr.quantize_).converted[0])
-Change(module='features.3.conv.0.0', was='Conv2d', now='Conv2d', levels=3, why='')
+>>> print(lehr.quantize_(model.quantized_part).converted[0])
+Change(module='features.3.branch_input', was='ReLU6', now='Quantizer', levels=3, why='')
 >>> model.get_submodule("features.3.branch_input")
 Quantizer((-1, 0, 1) at (-0.5, 0.5), forward=Uniform(std=0.2887), backward=Uniform(std=0.2887))
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
 from lehr.models.input import Input
-
-_Result = TypeVar("_Result")
+from lehr.models.width import check_width
 
 # Of each stage: expansion, output channels, blocks, stride of the first block.
 _STAGES = (
@@ -47,7 +44,8 @@ class InvertedResidual(nn.Module):
         hidden = before * expansion
         self.residual = stride == 1 and before == after
         if self.residual:
-            self.branch_input: nn.Module = nn.Identity()  # the place of the branch's input quantizer
+            # The place of the branch's input quantizer: an activation, passed over until something takes its place.
+            self.branch_input: nn.Module = nn.ReLU6()
         layers: list[nn.Module] = [] if expansion == 1 else [_layer(before, hidden, kernel=1)]
         layers += [
             _layer(hidden, hidden, kernel=3, stride=stride, groups=hidden),
@@ -61,7 +59,9 @@ class InvertedResidual(nn.Module):
         x: Tensor,  # (batch, before, height, width)
     ) -> Tensor:
         """(batch, after, height / stride, width / stride)."""
-        return x + self.conv(self.branch_input(x)) if self.residual else self.conv(x)
+        if not self.residual:
+            return self.conv(x)
+        return x + self.conv(x if isinstance(self.branch_input, nn.ReLU6) else self.branch_input(x))
 
 
 class MobileNetV2(nn.Module):
@@ -87,6 +87,7 @@ class MobileNetV2(nn.Module):
         dropout: float = 0.2,
     ) -> None:
         super().__init__()
+        check_width(width)
         self.input = Input(mean, std, input_bits)
         channels = _rounded(32 * width)
         layers: list[nn.Module] = [_layer(shape[0], channels, kernel=3, stride=2)]
@@ -122,31 +123,20 @@ class MobileNetV2(nn.Module):
         """
         return [[path] for path in self.residual_branches]
 
+    @property
+    def quantized_part(self) -> nn.Module:
+        """A module that holds the residual blocks under their own paths, and nothing else of the model."""
+        part = nn.Module()
+        blocks = {path.removeprefix("features."): self.get_submodule(path) for path in self.residual_branches}
+        part.features = nn.ModuleDict(blocks)
+        return part
+
     def forward(
         self,
         x: Tensor,  # (batch, *shape), uint8
     ) -> Tensor:
         """Scores, (batch, class)."""
         return self.classifier(self.pool(self.features(self.input(x))))
-
-
-def convert_branches_(model: MobileNetV2, convert: Callable[[nn.Module], _Result]) -> _Result:
-    """Quantize the residual branches alone, in place, and return what `convert` says of it.
-
-    `convert` is `lehr.quantize_`, an algorithm's `convert_` or whatever else converts a module in place; it is given a
-    module that holds the residual blocks under their own paths, and nothing else of the model. Where it has replaced
-    the first activation in a branch, the branch's input gets a copy of the replacement.
-    """
-    blocks = {path: model.get_submodule(path) for path in model.residual_branches}
-    part = nn.Module()
-    part.features = nn.ModuleDict({path.removeprefix("features."): block for path, block in blocks.items()})
-    part.train(model.training)
-    result = convert(part)
-    for block in blocks.values():
-        activation = block.get_submodule("conv.0.2")
-        if not isinstance(activation, nn.ReLU6):
-            block.branch_input = copy.deepcopy(activation)
-    return result
 
 
 def load_torchvision_(model: MobileNetV2, state: Mapping[str, Tensor]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from lehr.models.input import Input
+from lehr.models.width import scaled
 
 
 class VGG(nn.Module):
@@ -39,14 +40,14 @@ class VGG(nn.Module):
         self.input = Input(mean, std, input_bits)
         layers: list[nn.Module] = []
         for index, features in enumerate((128, 128, 256, 256, 512, 512)):
-            after = _scaled(features, width)
+            after = scaled(features, width)
             layers.append(nn.Conv2d(channels, after, kernel_size=3, padding=1, bias=False))
             if index % 2 == 1:
                 layers.append(nn.MaxPool2d(kernel_size=2))
             layers += [nn.BatchNorm2d(after), nn.ReLU()]
             channels = after
         self.features = nn.Sequential(*layers)
-        inner = _scaled(1024, width)
+        inner = scaled(1024, width)
         self.classifier = nn.Sequential(
             nn.Flatten(),
             nn.Linear(channels * (height // 8) * (columns // 8), inner, bias=False),
@@ -65,7 +66,3 @@ class VGG(nn.Module):
     ) -> Tensor:
         """Scores, (batch, class)."""
         return self.classifier(self.features(self.input(x)))
-
-
-def _scaled(channels: int, width: float) -> int:
-    return max(1, round(channels * width))

@@ -20,6 +20,7 @@ from pathlib import Path
 from markupsafe import escape
 
 from lehr.algorithms import FullPrecision
+from lehr.printable import printable
 from lehr.report.charts import Chart, Series, lines
 from lehr.report.history import History, read_run
 from lehr.report.method import Method, method, network
@@ -28,6 +29,7 @@ from lehr.report.page import render
 from lehr.summary import Summary, summarize
 from lehr.training.folder import RunError
 from lehr.training.recipe import Recipe
+from lehr.training.recipes import RecipeError
 from lehr.training.run import untrained_network
 
 _SETTING = ("data", "network", "epochs", "runs")
@@ -101,10 +103,10 @@ class Group:
 
     @functools.cached_property
     def cost(self) -> Summary | None:
-        """Memory and MACs of their network; None if the run does not tell what images it is for."""
+        """Memory and MACs of their network; None if the run does not tell what images it is for, or is not trusted."""
         try:
             return summarize(*untrained_network(self.runs[0].path))
-        except RunError:
+        except (RunError, RecipeError):
             return None
 
     def accuracy(self, split: str) -> Measured | None:
@@ -144,6 +146,10 @@ class Comparison:
             remarks.append("Runs that differ in the seed alone are one row: mean ± standard deviation over the runs.")
         if not all(group.finished for group in self.groups):
             remarks.append("Unfinished runs show the validation accuracy of their last epoch.")
+        classes = {name for group in self.groups for run in group.runs for name in run.not_imported}
+        if classes:
+            told = ", ".join(sorted(classes))
+            remarks.append(f"Not imported, being none of lehr's: {told}. With --trust their networks are measured too.")
         return remarks
 
     def reference(self, group: Group) -> Group | None:
@@ -191,7 +197,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
         grouped.setdefault((_without_seed(history.recipe), history.finished), []).append(history)
     names = [_common_name([run.name for run in runs]) for runs in grouped.values()]
     clear = [
-        name if names.count(name) == 1 else str(runs[0].path)
+        name if names.count(name) == 1 else printable(runs[0].path)
         for name, runs in zip(names, grouped.values(), strict=True)
     ]
     return Comparison(tuple(Group(name, tuple(runs)) for name, runs in zip(clear, grouped.values(), strict=True)))
@@ -254,7 +260,7 @@ def to_csv(comparison: Comparison) -> str:
         numbers = [(one.mean, one.spread) if one else (None, None) for one in measured]
         writer.writerow(
             (
-                *(group.name, len(group.runs), group.finished, recipe.data.name, group.network),
+                *(group.name, len(group.runs), group.finished, printable(recipe.data.name), group.network),
                 *(how.name, how.weights, how.activations, how.ends, recipe.twin_epochs, recipe.epochs),
                 *numbers[0],
                 *numbers[1],
@@ -269,10 +275,10 @@ def to_csv(comparison: Comparison) -> str:
 def to_markdown(comparison: Comparison) -> str:
     """The table and its remarks."""
     header, rows = comparison.table()
-    lines = [[str(escape(cell)).replace("|", "\\|") for cell in line] for line in (header, *rows)]
+    lines = [[str(escape(printable(cell))).replace("|", "\\|") for cell in line] for line in (header, *rows)]
     drawn = [f"| {' | '.join(line)} |" for line in lines]
     drawn.insert(1, "|" + "---|" * len(header))
-    return "\n".join([*drawn, *(f"\n{escape(remark)}" for remark in comparison.remarks), ""])
+    return "\n".join([*drawn, *(f"\n{escape(printable(remark))}" for remark in comparison.remarks), ""])
 
 
 def _told_kinds(cost: Summary) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import lehr
-from lehr.annealing import hierarchical
+from lehr.annealing import Hierarchical
 
 _WIDTH, _BATCH, _RATE = 48, 100, 1e-2
 _DURATION, _AFTERWARDS = 8, 4  # epochs a layer anneals, and epochs without noise
@@ -58,7 +58,7 @@ def _network() -> nn.Sequential:
 
 
 def _train(model: nn.Module, x: Tensor, y: Tensor) -> None:
-    annealer = lehr.Annealer(model, hierarchical(3, _DURATION))
+    annealer = lehr.Annealer(model, Hierarchical(_DURATION))
     optimizer = torch.optim.Adam(model.parameters(), _RATE)
     for _ in range(3 * _DURATION + _AFTERWARDS):
         for batch in torch.randperm(len(x)).split(_BATCH):

@@ -23,15 +23,16 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from lehr.annealing import (
+    AllAtOnce,
     Constant,
-    Cosine,
+    CosineDecay,
+    Hierarchical,
     Law,
-    Linear,
-    Power,
-    all_at_once,
-    hierarchical,
-    same_end,
-    same_start,
+    LinearDecay,
+    PowerDecay,
+    SameEnd,
+    SameStart,
+    Schedule,
 )
 from lehr.approximation import Approximation, Function, approximate
 from lehr.expectation import quantize
@@ -129,9 +130,9 @@ def decay_laws(laws: Sequence[tuple[str, Law]] | None = None) -> Figure:
     """What the noise is multiplied with while its window passes."""
     laws = laws or (
         ("constant", Constant()),
-        ("cosine", Cosine()),
-        ("linear", Linear()),
-        ("quadratic", Power()),
+        ("cosine", CosineDecay()),
+        ("linear", LinearDecay()),
+        ("quadratic", PowerDecay()),
     )
     figure = Figure(figsize=(COLUMN, 2.2))
     axes = figure.subplots()
@@ -146,17 +147,21 @@ def decay_laws(laws: Sequence[tuple[str, Law]] | None = None) -> Figure:
 
 
 @styled
-def windows(layers: int = 8, duration: float = 50, law: Law = Linear()) -> Figure:  # noqa: B008
-    """Which layer has how much noise when, under each of the presets."""
-    presets = (hierarchical, same_start, same_end, all_at_once)
-    figure = Figure(figsize=(PAGE, 2.0))
-    panels = figure.subplots(1, len(presets), sharey=True)
+def windows(layers: int = 8, duration: float = 50, law: Law = LinearDecay()) -> Figure:  # noqa: B008
+    """Which layer has how much noise when, under each of the schedules."""
     end = duration * layers
+    schedules: dict[str, Schedule] = {
+        "hierarchical": Hierarchical(duration),
+        "same start": SameStart(duration),
+        "same end": SameEnd(duration),
+        "all at once": AllAtOnce(end),
+    }
+    figure = Figure(figsize=(PAGE, 2.0))
+    panels = figure.subplots(1, len(schedules), sharey=True)
     times = [end * (i + 0.5) / 400 for i in range(400)]
     image = None
-    for axes, preset in zip(panels, presets, strict=True):
-        length = end if preset is all_at_once else duration
-        grid = [[law(window.progress(t)) for t in times] for window in preset(layers, length)]
+    for axes, (title, schedule) in zip(panels, schedules.items(), strict=True):
+        grid = [[law(window.progress(t)) for t in times] for window in schedule.windows(layers)]
         image = axes.imshow(
             grid,
             aspect="auto",
@@ -168,7 +173,7 @@ def windows(layers: int = 8, duration: float = 50, law: Law = Linear()) -> Figur
         )
         for line in range(1, layers):
             axes.axhline(line + 0.5, color="white", linewidth=1.2)
-        axes.set(title=preset.__name__.replace("_", " "), xlabel="epoch", xticks=(0, end / 2, end))
+        axes.set(title=title, xlabel="epoch", xticks=(0, end / 2, end))
         axes.grid(False)
         axes.tick_params(left=False)
         axes.spines[:].set_visible(False)

@@ -6,6 +6,7 @@ history.metrics["val/accuracy"]      # one number an epoch; NaN where none was w
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lehr.annealing import Window
+from lehr.printable import printable
 from lehr.report.numbers import level_name, percent
 from lehr.training.folder import RunError, RunFolder, read_json
 from lehr.training.recipe import Recipe
-from lehr.training.recipes import read
+from lehr.training.shown import read_to_show
 
 T = TypeVar("T")
 
@@ -31,11 +33,12 @@ class History:
     results: dict[str, float]
     metrics: dict[str, list[float]]
     twin: History | None = None  # the full-precision twin that was trained first
+    not_imported: tuple[str, ...] = ()  # classes of the recipe that are not lehr's and are not trusted
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
-        return self.path.resolve().name
+        """The folder's own name, as it can be shown."""
+        return printable(self.path.resolve().name)
 
     @property
     def finished(self) -> bool:
@@ -98,7 +101,7 @@ class History:
         forward = self.below("std/forward")
         if not self.recipe.algorithm.anneals or not any(std > 0 for values in forward.values() for std in values):
             return []
-        return self.recipe.annealing.windows_for(len(forward))
+        return self.recipe.annealing.schedule.windows(len(forward))
 
     @property
     def last_noise(self) -> dict[str, float]:
@@ -110,14 +113,14 @@ class History:
 def read_run(path: Path) -> History:
     """Read a run folder; only its recipe must be there."""
     folder = RunFolder.open(path)
-    info, results = (read_json(file) if file.exists() else {} for file in (folder.info, folder.results))
-    for name, value in results.items():
-        if not isinstance(value, int | float):
-            raise RunError(f"{folder.results}: {name} should be a number, got {value!r}")
-    recipe = read(folder.recipe)
+    info: dict[str, Any] = {}
+    with contextlib.suppress(RunError):  # it is lost: whoever needs it says so
+        info = read_json(folder.info)
+    results = folder.read_results() or {}
+    recipe, not_imported = read_to_show(folder.recipe)
     there = recipe.twin_epochs and RunFolder(folder.twin).recipe.exists()
     twin = read_run(folder.twin) if there else None
-    return History(path, recipe, info, results, _columns(folder), twin)
+    return History(path, recipe, info, results, _columns(folder), twin, not_imported)
 
 
 def share_table(history: History) -> tuple[list[str], list[tuple[str, list[str]]]]:
@@ -139,15 +142,5 @@ def _by_layer(columns: Mapping[str, T]) -> dict[str, dict[float, T]]:
 
 def _columns(folder: RunFolder) -> dict[str, list[float]]:
     rows = folder.read_metrics()
-    names = [name for name in (rows[0] if rows else {}) if name is not None]
-    if rows and "epoch" not in names:
-        raise RunError(f"{folder.metrics}: expected a column epoch, found {', '.join(names)}")
-    columns: dict[str, list[float]] = {name: [] for name in names}
-    for number, row in enumerate(rows, 2):
-        for name in names:
-            cell = row.get(name)
-            try:
-                columns[name].append(float(cell) if cell else math.nan)
-            except ValueError:
-                raise RunError(f"{folder.metrics} line {number}: {name} should be a number, got {cell!r}") from None
-    return columns
+    names = list(rows[0]) if rows else []
+    return {printable(name): [float(row[name]) if row[name] else math.nan for row in rows] for name in names}

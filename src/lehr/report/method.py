@@ -20,17 +20,19 @@ from lehr.algorithms import (
     TWN,
     ABCNet,
     BinaryConnect,
+    Estimated,
     FullPrecision,
     GroupNet,
     GXNORNet,
     XNORNet,
 )
-from lehr.algorithms.ana import STEPS
 from lehr.algorithms.gxnor_net import states
-from lehr.annealing import Power
+from lehr.annealing import PowerDecay
+from lehr.estimator import Estimator
+from lehr.multistep import MultiStep
+from lehr.noise import Uniform
 from lehr.training.recipe import Recipe
-
-_HALF = math.sqrt(3) / 6  # std of U[-1/2, 1/2], whose windows about two neighbouring thresholds touch
+from lehr.training.shown import NotImported, NotImportedNetwork
 
 
 @dataclass(frozen=True)
@@ -48,18 +50,9 @@ def method(recipe: Recipe) -> Method:
     match recipe.algorithm:
         case FullPrecision():
             return Method("full precision", "32 bit", "32 bit", "neither")
-        case ANA() as ana:
-            straight = "BNN" if ana.weights == ana.activations == "sign" else "STE"
-            name = straight if ana.std == 0 else f"ANA {_schedule(recipe)}"
-            kind = (ana.backward_noise or ana.noise) if ana.std == 0 else ana.noise
-            name += "" if kind == "uniform" else f", {kind}"
-            name += "" if ana.mode == "expectation" or ana.std == 0 else f", {ana.mode}"
-            name += "" if ana.noisy == "both" or ana.std == 0 else f", {ana.noisy} alone"
-            if name == "STE" and ana.backward_std is not None and not math.isclose(ana.backward_std, _HALF):
-                name += f", half-width {ana.backward_std * math.sqrt(3):.3g}"
-                law = recipe.annealing.backward_law
-                name += "" if law is None else f" to {law.final * ana.backward_std * math.sqrt(3):.3g}"
-            return Method(name, _levels(ana.weights), _levels(ana.activations), _ends(ana))
+        case ANA() | Estimated() as estimated:
+            weights, activations = estimated.estimators
+            return Method(_estimator(recipe), _levels(weights.step), _levels(activations.step), _ends(estimated))
         case BinaryConnect() as connect:
             name = "BinaryConnect, stochastic" if connect.stochastic else "BinaryConnect"
             return Method(name, "-1, 1", "32 bit", _ends(connect))
@@ -85,24 +78,58 @@ def method(recipe: Recipe) -> Method:
         case GroupNet() as net:
             name = "Group-Net" if net.decomposition == "layer" else f"Group-Net, groups of {net.group}"
             return Method(name, f"{net.branches} x binary", "-1, 1", "neither")
+        case NotImported() as other:
+            return Method(other.name.rpartition(".")[2], "", "", "")
         case other:
             return Method(type(other).__name__, "", "", "")
 
 
 def network(recipe: Recipe) -> str:
-    """The network and its size."""
-    model = recipe.model
-    hidden = f" {'-'.join(map(str, model.hidden))}" if model.name == "mlp" else ""
-    return f"{model.name}{hidden}" + ("" if model.width == 1 else f" x{model.width:g}")
+    """The network, its size, and what else its recipe changes of it."""
+    model, changed = recipe.model, recipe.model.changed
+    if model.kind is NotImportedNetwork:
+        return changed["name"].rpartition(".")[2]
+    changed.pop("input_bits", None)  # which stands elsewhere
+    parts = [model.name]
+    if model.name == "mlp":
+        parts.append("-".join(map(str, changed.pop("hidden", model.settings["hidden"]))))
+    if isinstance(changed.get("width"), int | float):
+        parts.append(f"x{changed.pop('width'):g}")
+    return " ".join([*parts, *(f"{key}={value}" for key, value in changed.items())])
 
 
-def _ends(algorithm: ANA | BinaryConnect | GXNORNet | INQ | STTN | TTQ | TWN) -> str:
+def _ends(algorithm: ANA | BinaryConnect | Estimated | GXNORNet | INQ | STTN | TTQ | TWN) -> str:
     ends = {(True, True): "both", (True, False): "first", (False, True): "last", (False, False): "neither"}
     return ends[algorithm.first, algorithm.last]
 
 
-def _levels(step: str) -> str:
-    return ", ".join(f"{level:g}" for level in STEPS[step].levels)
+def _estimator(recipe: Recipe) -> str:
+    """The estimators of weights and activations in a few words: STE or BNN without forward noise, else ANA."""
+    assert isinstance(recipe.algorithm, ANA | Estimated)
+    sides = recipe.algorithm.estimators
+    noisy = [side for side in sides if side.forward.std > 0]
+    if not noisy:
+        return _straight_through(recipe, sides)
+    kind = type(noisy[0].forward).__name__.lower()
+    name = f"ANA {_schedule(recipe)}" + ("" if kind == "uniform" else f", {kind}")
+    name += "" if noisy[0].mode == "expectation" else f", {noisy[0].mode}"
+    return name + ("" if len(noisy) == 2 else f", {'weights' if sides[0] in noisy else 'activations'} alone")
+
+
+def _straight_through(recipe: Recipe, sides: tuple[Estimator, Estimator]) -> str:
+    backward = sides[0].backward
+    if all(side.step == MultiStep.sign() for side in sides):
+        return "BNN"
+    if not isinstance(backward, Uniform):
+        return f"STE, {type(backward).__name__.lower()}"
+    width, law = float(backward.w), recipe.annealing.backward_law
+    if math.isclose(width, 0.5) and law is None:  # windows about two neighbouring thresholds touch
+        return "STE"
+    return f"STE, half-width {width:.3g}" + ("" if law is None else f" to {law.final * width:.3g}")
+
+
+def _levels(step: MultiStep) -> str:
+    return ", ".join(f"{level:g}" for level in step.levels) if len(step.levels) <= 5 else f"{len(step.levels)} levels"
 
 
 def _states(space: int) -> str:
@@ -112,6 +139,8 @@ def _states(space: int) -> str:
 
 def _schedule(recipe: Recipe) -> str:
     law = recipe.annealing.law
-    power = "quadratic" if isinstance(law, Power) and law.exponent == 2 else None
-    shape = power or (f"power {law.exponent:g}" if isinstance(law, Power) else type(law).__name__.lower())
+    if isinstance(law, PowerDecay):
+        shape = "quadratic" if law.exponent == 2 else f"power {law.exponent:g}"
+    else:
+        shape = type(law).__name__.removesuffix("Decay").lower()
     return f"{'synchronous' if recipe.annealing.synchronous else 'asynchronous'}, {shape}"

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from lehr.annealing import Window
 from lehr.data import AnyDataset, DataError, batches_of
+from lehr.printable import printable
 from lehr.report.charts import Band, Chart, Series, areas, lines
 from lehr.report.history import History, read_run, share_table
 from lehr.report.method import Method, method, network
@@ -31,6 +32,7 @@ from lehr.report.numbers import duration, level_name, percent, size
 from lehr.summary import Summary, summarize
 from lehr.training.folder import RunError, RunFolder
 from lehr.training.recipe import Recipe
+from lehr.training.trust import trusting
 
 T = TypeVar("T")
 
@@ -91,11 +93,17 @@ class Confusion:
 
 
 def write_report(path: Path) -> Path:
-    """Write RUN/report.html and return its path; of an unfinished run, as far as it is."""
-    history = read_run(path)
+    """Write RUN/report.html and return its path; of an unfinished run, as far as it is.
+
+    Classes of the recipe that are not lehr's are not imported, whatever the user trusts: the page tells what it lacks.
+    """
     missing: dict[str, str] = {}
-    summary = _unless_missing("table of layers", lambda: summarize(*_network(path)), missing)
-    confusion = _unless_missing("confusion matrix", lambda: confuse(*_network_and_test_images(path)), missing)
+    with trusting(False):
+        history = read_run(path)
+        summary = _unless_missing("table of layers", lambda: summarize(*_network(path)), missing)
+        confusion = _unless_missing("confusion matrix", lambda: confuse(*_network_and_test_images(path)), missing)
+    for name in missing if history.not_imported else ():
+        missing[name] = f"a report imports no class that is not lehr's, and this needs {history.not_imported[0]}"
     target = path / "report.html"
     page = render(
         "run.html",
@@ -120,7 +128,10 @@ def write_report(path: Path) -> Path:
 
 
 def render(template: str, **content: object) -> str:
-    """A template of this room with its style and script inside; a name it lacks is an error, everything is escaped."""
+    """A template of this room with its style and script inside; a name it lacks is an error.
+
+    Markup in what it shows is escaped, and control characters and marks that reorder a line are written out.
+    """
     room = resources.files("lehr.report") / "templates"
     script = (room / "hover.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -134,7 +145,8 @@ def render(template: str, **content: object) -> str:
     filters: dict[str, Callable[..., str]] = {"percent": percent, "duration": duration, "size": size}
     environment.filters |= filters
     style = (room / "style.css").read_text(encoding="utf-8")
-    return environment.get_template(template).render(style=style, script=script, digest=digest, **content)
+    page = environment.get_template(template).render(style=style, script=script, digest=digest, **content)
+    return printable(page, keep="\n\t")
 
 
 def depths(count: int) -> list[float]:
@@ -306,7 +318,8 @@ def _setup(recipe: Recipe, how: Method) -> list[tuple[str, str]]:
     """The recipe in words."""
     model, optimizer, schedule = recipe.model, recipe.optimizer, recipe.schedule
     batch = f"{recipe.data.name}, batches of {recipe.data.batch_size}" + (", augmented" * recipe.data.augment)
-    pixels = f", input of {model.input_bits} bits" if model.input_bits else ""
+    input_bits = model.settings.get("input_bits")
+    pixels = f", input of {input_bits} bits" if input_bits else ""
     rows = [("data", batch), ("network", network(recipe) + pixels), ("method", how.name)]
     if how.weights:
         rows.append(("levels", f"weights {how.weights}; activations {how.activations}".replace("-", "−")))

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lehr.printable import printable
 from lehr.report.history import History, read_run, share_table
 from lehr.report.method import method, network
 from lehr.report.numbers import epoch_count, level_name, percent
@@ -39,7 +40,7 @@ def print_results(path: Path, results: Mapping[str, Any]) -> None:
             _add(table, layer, *cells)
         console.print(table)
     if history.last_noise:
-        console.print(Text(f"noise left: {_noise(history)}"))
+        console.print(_text(f"noise left: {_noise(history)}"))
 
 
 def print_recipes(recipes: Mapping[str, Recipe]) -> None:
@@ -59,7 +60,7 @@ def print_methods(recipes: Mapping[str, Recipe], bases: Sequence[str]) -> None:
         _add(table, name, how.weights, how.activations, recipe.description)
     console = _console()
     console.print(table)
-    console.print(Text(f"each is a recipe BASE-METHOD on {', '.join(bases)}, such as {bases[0]}-{[*recipes][-1]}"))
+    console.print(_text(f"each is a recipe BASE-METHOD on {', '.join(bases)}, such as {bases[0]}-{[*recipes][-1]}"))
 
 
 def print_demo(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
@@ -93,7 +94,7 @@ def print_comparison(comparison: Comparison) -> None:
     console = _console()
     console.print(table)
     for remark in comparison.remarks:
-        console.print(Text(remark))
+        console.print(_text(remark))
 
 
 def _console() -> Console:
@@ -102,15 +103,19 @@ def _console() -> Console:
 
 
 def _table(title: str | None, columns: Sequence[str], *, left: int) -> Table:
-    table = Table(title=None if title is None else Text(title), title_justify="left")
+    table = Table(title=None if title is None else _text(title), title_justify="left")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index < left else "right", overflow="fold")
+        table.add_column(_text(column), justify="left" if index < left else "right", overflow="fold")
     return table
 
 
 def _add(table: Table, *cells: str) -> None:
-    """A row of plain text: what comes from files is no markup."""
-    table.add_row(*map(Text, cells))
+    table.add_row(*map(_text, cells))
+
+
+def _text(text: str) -> Text:
+    """Plain text: what comes from files is no markup and no command to the terminal."""
+    return Text(printable(text))
 
 
 def _levels(history: History) -> str:

@@ -1,7 +1,7 @@
 """Figure 1: validation error against the epoch, from run folders, with the windows in which the layers anneal shaded.
 
->>> from lehr.annealing import hierarchical
->>> curve = Curve("ana", [1, 2, 3], [0.5, 0.3, 0.2], windows=tuple(hierarchical(2, duration=1)))
+>>> from lehr.annealing import Hierarchical
+>>> curve = Curve("ana", [1, 2, 3], [0.5, 0.3, 0.2], windows=tuple(Hierarchical(duration=1).windows(2)))
 >>> [text.get_text() for text in validation_error([curve]).axes[0].texts]
 ['1', '2']
 """

@@ -2,41 +2,69 @@
 
 from __future__ import annotations
 
-import lightning as L
-from lightning.pytorch.callbacks import WeightAveraging
-from lightning.pytorch.trainer.states import TrainerFn
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from lehr.training.task import Task
 
+class Average:
+    """The exponential moving average of a model's parameters; buffers are not averaged.
 
-class Averaging(WeightAveraging):
-    """Lightning's; what an algorithm fits to the weights, such as scales, is fitted to their average as well.
+    The noise is what it is, and BatchNorm's statistics are estimated anew.
 
-    Buffers are not averaged: the noise is what it is, and BatchNorm's statistics are estimated anew.
+    Args:
+        model: the network that trains
+        decay: what a step keeps of the average; the rest comes from the weights
     """
 
-    def __init__(self, decay: float) -> None:
-        super().__init__(use_buffers=False, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._parameters = dict(model.named_parameters())
+        self._average = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
+        self._steps = 0
+        self._update = get_ema_multi_avg_fn(decay)
 
-    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Put the average in; after training it is there."""
-        if trainer.state.fn == TrainerFn.FITTING:
-            super().on_validation_epoch_start(trainer, pl_module)
-            assert isinstance(pl_module, Task)
-            pl_module.algorithm.after_step_(pl_module.model)
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take the weights of one more step in; the first step's are the average of one."""
+        average, weights = list(self._average.values()), [weight.detach() for weight in self._parameters.values()]
+        if self._steps:
+            self._update(average, weights, self._steps)
+        else:
+            for value, weight in zip(average, weights, strict=True):
+                value.copy_(weight)
+        self._steps += 1
 
-    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Go on with the weights of training."""
-        if trainer.state.fn == TrainerFn.FITTING:
-            assert isinstance(pl_module, Task)
-            pl_module.end_reestimation()  # its statistics are put back into the network they are of
-            super().on_validation_epoch_end(trainer, pl_module)
+    @torch.no_grad()
+    def copy_to_weights(self) -> None:
+        """Make the average the model's weights."""
+        for name, weight in self._parameters.items():
+            weight.copy_(self._average[name])
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Nothing: a run resumed after its last step has no such end, so `keep_` is called instead."""
+    @contextlib.contextmanager
+    def in_place_of_weights(self, model: nn.Module) -> Iterator[None]:
+        """Let the model have the average for a while; its weights and buffers are as before afterwards."""
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        self.copy_to_weights()
+        try:
+            yield
+        finally:
+            model.load_state_dict(before)
 
-    def keep_(self, task: Task) -> None:
-        """Make the average the network's weights."""
-        self._copy_average_to_current(task)
-        task.algorithm.after_step_(task.model)
+    def state_dict(self) -> dict[str, Any]:
+        """The average so far."""
+        return {"steps": self._steps, "average": self._average}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with an average of `state_dict`."""
+        self._steps = state["steps"]
+        for name, value in state["average"].items():
+            self._average[name].copy_(value)
+
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """The average of each parameter, by name."""
+        return dict(self._average)

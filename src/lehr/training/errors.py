@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 
 class RunError(Exception):
@@ -24,8 +23,3 @@ class Interrupted(BaseException):
     def __init__(self, signum: int, remedy: str) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}; {remedy}")
         self.signum = signum
-
-    @classmethod
-    def training(cls, signum: int, run: Path) -> Interrupted:
-        """While the run in this folder was trained."""
-        return cls(signum, f"continue with: lehr train --resume {run}")

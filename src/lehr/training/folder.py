@@ -14,17 +14,21 @@ import io
 import json
 import os
 import pickle
+import reprlib
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lehr.training import plain
 from lehr.training.errors import RunError, RunWarning
 
 KEPT = 3  # checkpoints: the newest, and two to fall back on
+_LARGEST_METRICS = 256_000_000  # bytes
+_DIGITS_OF_EPOCHS = 10
 
 
 class RunFolder:
@@ -95,28 +99,76 @@ class RunFolder:
             path.unlink(missing_ok=True)
 
     def read_metrics(self) -> list[dict[str, str]]:
-        """The rows of metrics.csv, one an epoch."""
+        """The rows of metrics.csv, one an epoch; damaged ones are told and left out."""
         if not self.metrics.exists():
             return []
         try:
-            with self.metrics.open(newline="", encoding="utf-8") as file:
-                return list(csv.DictReader(file))
-        except (UnicodeDecodeError, csv.Error) as error:
+            text = plain.read_text(self.metrics, _LARGEST_METRICS)
+            header, *rows = csv.reader(io.StringIO(text, newline=""))
+        except (OSError, ValueError, csv.Error) as error:
+            if self.metrics.exists() and not self.metrics.stat().st_size:
+                return []
             raise RunError(f"{self.metrics} is damaged: {error}") from error
+        if "epoch" not in header or len(set(header)) < len(header):
+            raise RunError(f"{self.metrics} is damaged: expected a column epoch, found {', '.join(header)[:200]!r}")
+        if rows and not text.endswith("\n"):
+            rows[-1] = []  # cut off, perhaps within a number
+        whole, damaged = {}, []
+        for line, row in enumerate(rows, 2):
+            if len(row) == len(header) and all(map(_is_number, row)):
+                cells = dict(zip(header, row, strict=True))
+                if cells["epoch"].isdecimal() and len(cells["epoch"]) < _DIGITS_OF_EPOCHS:
+                    whole[int(cells["epoch"])] = cells
+                    continue
+            damaged.append(line)
+        if damaged:
+            told = f"{self.metrics}: damaged and left out: {ranges(damaged, 'line')}"
+            warnings.warn(told, RunWarning, stacklevel=2)
+        return [whole[epoch] for epoch in sorted(whole)]
 
-    def read_info(self) -> dict[str, Any]:
-        """What run.json holds: when and with what the run was begun, on which images."""
-        return read_json(self.info)
+    def metrics_before(self, epoch: int) -> list[dict[str, str]]:
+        """The rows of the epochs before `epoch`, to go on with; what is lost of them is told."""
+        try:
+            rows = self.read_metrics()
+        except RunError as error:
+            warnings.warn(str(error), RunWarning, stacklevel=2)
+            rows = []
+        rows = [row for row in rows if int(row["epoch"]) < epoch]
+        missing = sorted({*range(epoch)} - {int(row["epoch"]) for row in rows})
+        if missing:
+            told = (
+                f"{self.metrics} has lost {ranges(missing, 'epoch')}: the curves have a gap there, the network has none"
+            )
+            warnings.warn(told, RunWarning, stacklevel=2)
+        return rows
+
+    def read_info(self, *, otherwise: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What run.json holds: when and with what the run was begun, on which images.
+
+        If it is lost, it is written anew with what there is `otherwise`, and the user is told.
+        """
+        try:
+            return read_json(self.info)
+        except RunError as error:
+            warnings.warn(f"{error}; it is written anew, as of now", RunWarning, stacklevel=2)
+            write_json(self.info, {**otherwise, "restored": True})
+            return otherwise
 
     def read_results(self) -> dict[str, Any] | None:
         """What results.json holds, None before the run is finished."""
         if not self.results.exists():
             return None
         try:
-            return json.loads(self.results.read_text(encoding="utf-8"))
+            content = plain.from_json(plain.read_text(self.results, plain.LARGEST_JSON))
+            if not isinstance(content, dict):
+                raise ValueError(f"it should hold names and numbers, got {type(content).__name__}")
+            for name, value in content.items():
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    raise ValueError(f"{name} should be a number, got {reprlib.repr(value)}")
         except ValueError as error:
             advice = f"remove it, and `lehr train --resume {self.path}` makes it anew"
             raise RunError(f"{self.results} is damaged: {error}; {advice}") from error
+        return content
 
     def write_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Replace metrics.csv."""
@@ -131,8 +183,13 @@ class RunFolder:
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """What a checkpoint holds, read as data only: a file from a stranger cannot run code."""
+    if path.exists() and not path.is_file():
+        raise RunError(f"checkpoint {path} is no regular file")
     try:
         with zipfile.ZipFile(path) as archive:
+            # Torch stores without compressing: what unpacks to more than the file holds is not its.
+            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+                raise RunError(f"checkpoint {path} is damaged: it would unpack to more than the file holds")
             damaged = archive.testzip()  # torch writes checksums but does not look at them
         if damaged is not None:
             raise RunError(f"checkpoint {path} is damaged: the checksum of {damaged} is wrong")
@@ -146,13 +203,18 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise RunError(f"checkpoint {path} is damaged ({reason[:120]})") from error
     if not isinstance(content, dict) or "state_dict" not in content:
         raise RunError(f"{path} is no checkpoint of a run: it has no state_dict")
+    state = content["state_dict"]
+    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+        raise RunError(f"{path} is no checkpoint of a run: its state_dict is none of named tensors")
     return content
 
 
 def save_checkpoint(content: Mapping[str, Any], path: Path) -> None:
     """Write a checkpoint, whole or not at all."""
-    with replacing(path) as part, part.open("wb") as file:
-        torch.save(content, file)
+    written = io.BytesIO()  # torch would make an error of its own of a disk that is full
+    torch.save(content, written)
+    with replacing(path) as part:
+        part.write_bytes(written.getbuffer())
 
 
 @contextlib.contextmanager
@@ -182,7 +244,7 @@ def write_text(path: Path, text: str) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The names and values of a JSON file."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = plain.from_json(plain.read_text(path, plain.LARGEST_JSON))
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
@@ -193,6 +255,29 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Replace a JSON file, whole or not at all."""
     write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def ranges(numbers: Sequence[int], name: str) -> str:
+    """Numbers in words, in their order.
+
+    >>> ranges([2], "line"), ranges([3, 4, 5, 9], "epoch")
+    ('line 2', 'epochs 3 to 5, 9')
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    told = ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+    return f"{name}{'s' * (len(numbers) > 1)} {told}"
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return not cell or isinstance(float(cell), float)
+    except ValueError:
+        return False
 
 
 def _sync(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Each function answers columns of metrics.csv, layer by layer:
 
-    std/forward/1, std/backward/1        noise of the first layer, or group of layers, that is annealed
+    std/forward/1, std/backward/1        noise of the first layer that is annealed
     share/PATH/-1, share/PATH/0, ...     share of a layer's weights at each level, without noise
     changed/PATH                         share of its weights whose level changed
     grad_norm/PATH                       norm of the gradient of its weights
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from lehr.algorithms.algorithm import quantized_layers
 from lehr.annealing import layers_of
 from lehr.layers import Quantizer
-from lehr.models import MobileNetV2
 
 _LISTED_LEVELS = 16  # of more levels the shares would drown the other columns
 
@@ -31,21 +30,15 @@ def noisy_quantizers(model: nn.Module) -> list[Quantizer]:
     return [quantizer for quantizer in quantizers_of(model).values() if bool((quantizer.forward_std > 0).any())]
 
 
-def annealed_together(model: nn.Module) -> list[list[str]]:
-    """The modules whose noise decays together, by path: a layer, or what the model itself takes for one."""
-    return model.annealing_groups if isinstance(model, MobileNetV2) else layers_of(model)
-
-
 def noise(model: nn.Module) -> dict[str, float]:
     """Forward and backward std of each layer: the largest of its quantizers', which anneal together."""
     quantizers = quantizers_of(model)
     if not quantizers:
         return {}
     row = {}
-    for number, group in enumerate(annealed_together(model), 1):
-        members = [one for path, one in quantizers.items() if any(f"{path}.".startswith(f"{top}.") for top in group)]
+    for number, layer in enumerate(layers_of(model), 1):
         for side in ("forward", "backward"):
-            stds = [getattr(quantizer, f"{side}_std").max() for quantizer in members]
+            stds = [getattr(quantizers[path], f"{side}_std").max() for path in layer]
             row[f"std/{side}/{number}"] = torch.stack(stds).max().item()
     return row
 

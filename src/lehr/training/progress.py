@@ -2,42 +2,73 @@
 
 from __future__ import annotations
 
+import abc
 import sys
 import time
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
 
-import lightning as L
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-from lehr.training.task import Task
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+from torch import Tensor
 
 _SECONDS_BETWEEN_LOOKS = 0.2  # at the loss, which waits for an accelerator
 _SECONDS_BETWEEN_LINES = 60.0  # runs that are shorter leave a log as it was
 
 
-def progress() -> L.Callback:
-    """What suits standard error: a bar that moves, or lines that stay."""
-    return Bar() if sys.stderr.isatty() else Lines()
+def progress(run: Path, *, steps: int, epochs: int, done: int) -> Progress:
+    """What suits standard error: a bar that moves, or lines that stay.
+
+    Args:
+        run: the run folder, which a line names
+        steps: of an epoch
+        epochs: of the run
+        done: steps that an earlier session did
+    """
+    return (Bar if sys.stderr.isatty() else Lines)(run, steps=steps, epochs=epochs, done=done)
 
 
-class _Accuracy(L.Callback):
-    """Remembers the last validation, in words."""
+class Progress(abc.ABC):
+    """Shows the run now and then; a context manager that leaves the terminal as it was."""
 
-    _accuracy = ""
+    def __init__(self, run: Path, *, steps: int, epochs: int, done: int) -> None:
+        self.run, self.steps, self.epochs = run, steps, epochs
+        self.total, self.before = steps * epochs, done
+        self.accuracy = ""  # of the last validation, in words
+        self.began = self._shown = time.monotonic()
 
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """The accuracy without noise."""
-        assert isinstance(pl_module, Task)
-        self._accuracy = f"  accuracy {pl_module.results['val/accuracy']:.2%}"
+    @property
+    @abc.abstractmethod
+    def seconds_between(self) -> float:
+        """How often something is shown."""
+
+    def step(self, epoch: int, step: int, loss: Tensor) -> None:
+        """Count a step of an epoch; show its loss if the last one shown is old."""
+        now = time.monotonic()
+        if now - self._shown >= self.seconds_between:
+            self._shown = now
+            self.show(epoch, self.steps * epoch + step + 1, f"loss {loss.item():.4f}{self.accuracy}")
+
+    def validated(self, accuracy: float) -> None:
+        """Remember the accuracy without noise."""
+        self.accuracy = f"  accuracy {accuracy:.2%}"
+
+    @abc.abstractmethod
+    def show(self, epoch: int, done: int, numbers: str) -> None:
+        """Show how many steps are done, and numbers."""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
 
 
-class Bar(_Accuracy):
+class Bar(Progress):
     """One line for the whole run, drawn ten times a second by rich; gone when training ends."""
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Draw the bar where the run is: after an interruption not at 0."""
+    def __enter__(self) -> Progress:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -47,61 +78,36 @@ class Bar(_Accuracy):
             TimeRemainingColumn(),
             TextColumn("{task.fields[numbers]}"),
         )
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._steps = int(trainer.num_training_batches)
-        total = self._steps * (trainer.max_epochs or 0)
-        done = self._steps * trainer.current_epoch
-        self._line = self._progress.add_task("", total=total, completed=done, numbers="")
-        self._looked = 0.0
-        self._progress.start()
+        self._bar = RichProgress(*columns, console=Console(stderr=True), transient=True)
+        self._line = self._bar.add_task("", total=self.total, completed=self.before, numbers="")
+        self._bar.start()
+        return self
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Move on; say the loss now and then."""
-        now = time.perf_counter()
-        if now - self._looked < _SECONDS_BETWEEN_LOOKS:
-            return
-        self._looked = now
-        self._progress.update(
-            self._line,
-            completed=self._steps * trainer.current_epoch + batch_idx + 1,
-            description=f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}",
-            numbers=f"loss {outputs['loss'].item():.4f}{self._accuracy}",
-        )
+    @property
+    def seconds_between(self) -> float:
+        """Often enough to be looked at."""
+        return _SECONDS_BETWEEN_LOOKS
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Leave the terminal as it was."""
-        self._progress.stop()
+    def show(self, epoch: int, done: int, numbers: str) -> None:
+        """Move the bar."""
+        self._bar.update(self._line, completed=done, description=f"epoch {epoch + 1}/{self.epochs}", numbers=numbers)
 
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Also after an error."""
-        if hasattr(self, "_progress"):
-            self._progress.stop()
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
 
 
-class Lines(_Accuracy):
+class Lines(Progress):
     """A line a minute, for what runs in the background and is looked at later."""
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Count from where the run is: after an interruption not from 0."""
-        self._steps = int(trainer.num_training_batches)
-        self._before = self._steps * trainer.current_epoch
-        self._began = self._told = time.monotonic()
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    @property
+    def seconds_between(self) -> float:
         """Once a minute, whether an epoch takes seconds or hours."""
-        now = time.monotonic()
-        if now - self._told < _SECONDS_BETWEEN_LINES:
-            return
-        self._told = now
-        total = self._steps * (trainer.max_epochs or 0)
-        done = self._steps * trainer.current_epoch + batch_idx + 1
-        taken = now - self._began
-        left = taken * (total - done) / (done - self._before)
+        return _SECONDS_BETWEEN_LINES
+
+    def show(self, epoch: int, done: int, numbers: str) -> None:
+        """Print a line."""
+        taken = time.monotonic() - self.began
+        left = taken * (self.total - done) / (done - self.before)
         times = f"{timedelta(seconds=round(taken))} left {timedelta(seconds=round(left))}"
-        numbers = f"loss {outputs['loss'].item():.4f}{self._accuracy}"
-        where = f"{trainer.default_root_dir}: epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
-        print(f"{where}  {done / total:.0%}  {times}  {numbers}", file=sys.stderr, flush=True)
+        where = f"{self.run}: epoch {epoch + 1}/{self.epochs}  {done / self.total:.0%}"
+        print(f"{where}  {times}  {numbers}", file=sys.stderr, flush=True)

@@ -11,34 +11,27 @@ ValueError: epochs must be at least 1, got 0
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from torch import nn
-from torch.optim import lr_scheduler
 
-from lehr import annealing, losses, models
+from lehr import losses
 from lehr.algorithms import ANA, Algorithm, FullPrecision
-from lehr.annealing import Law, Window
-
-WINDOWS = {
-    "hierarchical": annealing.hierarchical,
-    "last-first": annealing.last_first,
-    "same-start": annealing.same_start,
-    "same-end": annealing.same_end,
-    "all-at-once": annealing.all_at_once,
-}
+from lehr.annealing import Hierarchical, Law, LinearDecay, Schedule
+from lehr.data import CropFlip
+from lehr.training.model import Model
+from lehr.training.optimizer import Optimizer, RateSchedule
 
 
 @dataclass(frozen=True)
 class Data:
     """Which images: a data set by name, below `root` (LEHR_DATA unless given), with `validation` images held out.
 
-    With `augment` each image is moved at random by up to `padding` pixels and, with `flip`, mirrored half of the time;
-    with `cutout` a square of so many pixels a side is blackened, at a random place.
+    The name `folder` stands for a user's own images, in class folders below `root`; they are scaled to `size` pixels a
+    side, 32 unless given. With `augment` each image is moved at random by up to `padding` pixels and, with `flip`,
+    mirrored half of the time; with `cutout` a square of so many pixels a side is blackened, at a random place.
     Images that are streamed from files (imagenet) are cut to `size` pixels a side, 224 unless given, by `workers`
     reader processes for each device; with `augment` a random part of each, in random colours.
     """
@@ -66,58 +59,33 @@ class Data:
         if self.workers is not None:
             _at_least(0, workers=self.workers)
 
-
-@dataclass(frozen=True)
-class Model:
-    """Which network, how wide, and to how many bits its input is rounded (None: not at all)."""
-
-    name: Literal["mlp", "vgg", "alexnet", "mobilenet-v2"]
-    width: float = 1.0
-    hidden: tuple[int, ...] = (1024, 1024)
-    input_bits: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.width < math.inf:
-            raise ValueError(f"width must be positive, got {self.width}")
-        if self.hidden and min(self.hidden) < 1:
-            raise ValueError(f"every hidden layer needs at least one feature, got {self.hidden}")
-        if self.input_bits is not None and not 2 <= self.input_bits <= 8:
-            raise ValueError(f"input_bits must be between 2 and 8, or null, got {self.input_bits}")
-
-    def build(self, shape: tuple[int, ...], classes: int, mean: tuple[float, ...], std: tuple[float, ...]) -> nn.Module:
-        """The network in full precision, for images of this shape and normalisation."""
-        channels, height, columns = shape
-        common = {"classes": classes, "width": self.width, "mean": mean, "std": std, "input_bits": self.input_bits}
-        if self.name == "mlp":
-            return models.MLP((channels, height, columns), hidden=self.hidden, **common)
-        kind = {"vgg": models.VGG, "alexnet": models.AlexNet, "mobilenet-v2": models.MobileNetV2}[self.name]
-        return kind((channels, height, columns), **common)
+    @property
+    def augmentation(self) -> CropFlip | None:
+        """What becomes of the images of a training batch: nothing without `augment`."""
+        return CropFlip(self.padding, self.flip, self.cutout) if self.augment else None
 
 
 @dataclass(frozen=True)
 class Annealing:
-    """When the noise of each layer goes: windows of `duration` epochs each, after `delay`, by `law`.
+    """When and how the noise of each layer decays: the arguments of `lehr.Annealer`.
 
-    `per` says how often the noise is set: once an "epoch", as in the paper, or each "batch".
+    Args:
+        schedule: the windows of the layers
+        law: how the forward noise decays within a window
+        synchronous: whether the backward noise is the forward noise
+        backward_law: how the backward noise decays; constant unless given
+        per: how often the noise is set, once an "epoch", as in the paper, or each "batch"
     """
 
-    windows: Literal["hierarchical", "last-first", "same-start", "same-end", "all-at-once"] = "hierarchical"
-    duration: float = 50.0
-    delay: float = 0.0
-    law: Law = annealing.Linear()  # noqa: RUF009 - frozen
+    schedule: Schedule = Hierarchical(duration=50.0)  # noqa: RUF009 - frozen
+    law: Law = LinearDecay()  # noqa: RUF009 - frozen
     synchronous: bool = False
     backward_law: Law | None = None
     per: Literal["epoch", "batch"] = "epoch"
 
     def __post_init__(self) -> None:
-        if not (0 <= self.duration < math.inf and 0 <= self.delay < math.inf):
-            raise ValueError(f"duration and delay must not be negative, got {self.duration} and {self.delay}")
         if self.synchronous and self.backward_law is not None:
             raise ValueError("a synchronous backward noise is the forward noise: it takes no backward_law")
-
-    def windows_for(self, layers: int) -> list[Window]:
-        """One window for each of so many layers."""
-        return WINDOWS[self.windows](layers, self.duration, self.delay)
 
 
 @dataclass(frozen=True)
@@ -192,105 +160,6 @@ class Distillation:
 
 
 @dataclass(frozen=True)
-class Optimizer:
-    """An optimizer of torch, with the norm gradients are clipped to (None: not at all); `momentum` is sgd's.
-
-    `norm_lr` is the learning rate of BatchNorm's parameters and of biases, `lr` unless given.
-    """
-
-    name: Literal["adam", "adamw", "sgd"] = "adam"
-    lr: float = 1e-3
-    norm_lr: float | None = None
-    weight_decay: float = 0.0
-    momentum: float = 0.9
-    clip_norm: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr must be positive, got {self.lr}")
-        if self.norm_lr is not None and not 0 < self.norm_lr < math.inf:
-            raise ValueError(f"norm_lr must be positive, or null for lr, got {self.norm_lr}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
-        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
-            raise ValueError(f"clip_norm must be positive, or null for no clipping, got {self.clip_norm}")
-
-    def build(self, parameters: Iterable[nn.Parameter], *, fused: bool = True) -> torch.optim.Optimizer:
-        """Torch's optimizer of these parameters; `fused` updates them in one pass."""
-        common: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": fused}
-        every = list(parameters)
-        groups: list[dict[str, Any]] = [{"params": every}]
-        if self.norm_lr is not None:
-            weights, rest = ([p for p in every if (p.ndim > 1) == weight] for weight in (True, False))
-            groups = [{"params": weights}, {"params": rest, "lr": self.norm_lr}]
-        if self.name == "sgd":
-            return torch.optim.SGD(groups, momentum=self.momentum, **common)
-        return (torch.optim.Adam if self.name == "adam" else torch.optim.AdamW)(groups, **common)
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The learning rate over time, by torch's schedulers: `warmup` epochs in which it rises to `lr`, then by name.
-
-    multi-step: times `gamma` at each of `milestones`, in epochs or "annealed", the end of the last annealing window;
-    cosine: down to `final` times lr at the last epoch; one-cycle: up over 30 % of training, then down to almost 0.
-    """
-
-    name: Literal["constant", "multi-step", "cosine", "one-cycle"] = "constant"
-    warmup: float = 0.0
-    milestones: tuple[float | Literal["annealed"], ...] = ("annealed",)
-    gamma: float = 0.1
-    final: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.warmup < math.inf:
-            raise ValueError(f"warmup must not be negative, got {self.warmup}")
-        if self.warmup and self.name == "one-cycle":
-            raise ValueError("the one-cycle schedule has its own warmup: leave warmup at 0")
-        for milestone in self.milestones:
-            if milestone != "annealed" and not 0 <= milestone < math.inf:
-                raise ValueError(f'a milestone is an epoch, at least 0, or "annealed", got {milestone}')
-        if not 0 < self.gamma < math.inf:
-            raise ValueError(f"gamma must be positive, got {self.gamma}")
-        if not 0 <= self.final <= 1:
-            raise ValueError(f"final is a share of the learning rate in [0, 1], got {self.final}")
-
-    def build(
-        self, optimizer: torch.optim.Optimizer, *, steps_per_epoch: int, epochs: int, annealed: float | None
-    ) -> lr_scheduler.LRScheduler:
-        """Torch's scheduler, to be stepped after each batch; `annealed` is the epoch by which all noise is gone."""
-        rising = round(self.warmup * steps_per_epoch)
-        steps = epochs * steps_per_epoch - rising
-        scheduler: lr_scheduler.LRScheduler
-        if self.name == "multi-step":
-            if annealed is None and "annealed" in self.milestones:
-                raise ValueError(
-                    "the learning rate is to drop when annealing ends, but nothing is annealed: "
-                    "give schedule.milestones in epochs"
-                )
-            drops = [annealed if milestone == "annealed" else milestone for milestone in self.milestones]
-            at = [round(drop * steps_per_epoch) - rising for drop in drops if drop is not None]
-            scheduler = lr_scheduler.MultiStepLR(optimizer, sorted(at), self.gamma)
-        elif self.name == "cosine":
-            # Torch's own has one last rate for all groups of parameters, whatever their first.
-            scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: self._cosine(step / max(steps, 1)))
-        elif self.name == "one-cycle":
-            rates = [group["lr"] for group in optimizer.param_groups]
-            scheduler = lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps, cycle_momentum=False)
-        else:
-            scheduler = lr_scheduler.ConstantLR(optimizer, factor=1.0)
-        if not rising:
-            return scheduler
-        warmup = lr_scheduler.LinearLR(optimizer, start_factor=1 / (rising + 1), total_iters=rising)
-        return lr_scheduler.SequentialLR(optimizer, [warmup, scheduler], milestones=[rising])
-
-    def _cosine(self, progress: float) -> float:
-        return self.final + (1 - self.final) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
-
-
-@dataclass(frozen=True)
 class Recipe:
     """One experiment. `result` is what it gave or what the paper gives; `devices` to `compile` say on what it runs.
 
@@ -312,7 +181,7 @@ class Recipe:
     pretraining: Pretraining = field(default_factory=Pretraining)
     distillation: Distillation = field(default_factory=Distillation)
     optimizer: Optimizer = field(default_factory=Optimizer)
-    schedule: Schedule = field(default_factory=Schedule)
+    schedule: RateSchedule = field(default_factory=RateSchedule)
     batchnorm_batches: int = 0
     averaging: float = 0.0
     seed: int = 0
@@ -370,6 +239,19 @@ class Recipe:
             start=start,
             distillation=replace(self.distillation, teacher=teacher),
         )
+
+    @property
+    def unused(self) -> dict[str, str]:
+        """The keys that do nothing in this recipe, and what would make them do something."""
+        keys = {}
+        if not self.pretraining.epochs:
+            keys["pretraining.lr"] = "pretraining.epochs"
+        if not self.distillation.epochs:
+            keys["distillation.lr"] = "distillation.epochs"
+            if self.distillation.teacher is None:
+                names = ("share", "by", "temperature")
+                keys |= dict.fromkeys((f"distillation.{name}" for name in names), "distillation.teacher, or its epochs")
+        return keys
 
     @property
     def twin_epochs(self) -> int:

@@ -18,9 +18,11 @@ True
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import difflib
 import itertools
+import sys
 import typing
 from collections.abc import Sequence
 from importlib import resources
@@ -29,13 +31,22 @@ from typing import Any
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
+from torch import nn
 
 from lehr.algorithms import Algorithm
-from lehr.annealing import Law
+from lehr.annealing import Law, Schedule
+from lehr.training import plain, trust
+from lehr.training.model import FROM_DATA, NETWORKS, Model, flags_of, network_class, settings_of
 from lehr.training.recipe import Recipe
+from lehr.training.upgrade import upgraded
 
 _TWINS = ("fp", "ana")
-_CHOICES: dict[str, type] = {"algorithm": Algorithm, "annealing.law": Law, "annealing.backward_law": Law}
+CHOICES: dict[str, type] = {
+    "algorithm": Algorithm,
+    "annealing.schedule": Schedule,
+    "annealing.law": Law,
+    "annealing.backward_law": Law,
+}
 
 
 class RecipeError(ValueError):
@@ -65,24 +76,20 @@ def named(name: str, overrides: Sequence[str] = ()) -> Recipe:
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise RecipeError(f"there is no recipe file {path}")
-        try:
-            text = path.read_text()
-        except UnicodeDecodeError as error:
-            raise RecipeError(f"{path} is no text: {error}") from None
-        return _parse(text, overrides, name)
+        return parse(text_of(path), overrides, name)
     if name in names():
-        return _parse((_shipped() / f"{name}.yaml").read_text(), overrides, name)
+        return parse((_shipped() / f"{name}.yaml").read_text(), overrides, name)
     made = {f"{base}-{method}": (base, method) for base in bases() for method in methods()}
     if name in made:
-        return _parse(_composed(*made[name]), overrides, name)
+        return parse(_composed(*made[name]), overrides, name)
     close = difflib.get_close_matches(name, [*names(), *made], n=1)
     hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names())}, or give a .yaml file"
     raise RecipeError(f"no recipe is called {name!r}{hint}")
 
 
 def read(path: Path) -> Recipe:
-    """The recipe in a YAML file."""
-    return named(str(path))
+    """The recipe in a YAML file; RecipeError if it names a class that is neither lehr's nor trusted."""
+    return parse(text_of(path), None, str(path))
 
 
 def dump(recipe: Recipe) -> str:
@@ -91,13 +98,14 @@ def dump(recipe: Recipe) -> str:
     >>> "epochs: 3" in dump(named("digits-ana", ["--epochs", "3"]))
     True
     """
-    parser = _parser()
-    return parser.dump(parser.parse_object(_plain(recipe)))
+    return yaml.safe_dump(_plain(recipe), sort_keys=False, allow_unicode=True)
 
 
 def keys() -> str:
     """Every key of a recipe with its type and what it is unless given, as help for the command line."""
-    return _parser().format_help()
+    names = f"{', '.join(NETWORKS)}, or the import path of a class of your own"
+    told = f"--model NETWORK: {names}; its keys are the arguments of its constructor, here those of mlp"
+    return f"{_parser(NETWORKS['mlp']).format_help()}\n{told}\n"
 
 
 def _composed(base: str, method: str) -> str:
@@ -127,45 +135,153 @@ def _flags(kind: type, prefix: str = "--") -> set[str]:
     return flags.union(*(_flags(hint, f"{prefix}{name}.") for name, hint in parts.items() if isinstance(hint, type)))
 
 
-def _spelled_out(overrides: Sequence[str]) -> list[str]:
+def _without_unused(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """The recipe, without keys that lost their use by what the user typed; ValueError for others that have none."""
+    typed = {word[2:].partition("=")[0] for word in overrides if word.startswith("--")}
+    for key, needed in recipe.unused.items():
+        room, _, name = key.partition(".")
+        settings = getattr(recipe, room)
+        changed = getattr(settings, name) != getattr(type(settings)(), name)
+        switched = typed & {f"{room}.epochs", f"{room}.teacher"}
+        if key in typed or (changed and not switched):
+            raise ValueError(f"{key} does nothing without {needed}: give that too, or leave {key} out")
+        if changed:
+            settings = dataclasses.replace(settings, **{name: getattr(type(settings)(), name)})
+            recipe = dataclasses.replace(recipe, **{room: settings})
+    return recipe
+
+
+def _spelled_out(overrides: Sequence[str], network: type[nn.Module]) -> list[str]:
     """With `--compile` written as `--compile true`."""
-    flags, words = _flags(Recipe), []
+    flags, words = _flags(Recipe) | {f"--model.{key}" for key in flags_of(network)}, []
     for word, following in itertools.pairwise([*overrides, "--"]):
         words += [word, "true"] if word in flags and following.startswith("--") else [word]
     return words
 
 
-def _parse(text: str, overrides: Sequence[str], name: str) -> Recipe:
-    parser = _parser()
+def text_of(path: Path) -> str:
+    """Return the text of a recipe file; RecipeError if it is no text or too long."""
     try:
-        if not isinstance(yaml.safe_load(text), dict):
+        return plain.read_text(path, plain.LARGEST_YAML)
+    except ValueError as error:
+        raise RecipeError(str(error)) from None
+
+
+def content_of(text: str, name: str) -> dict[Any, Any]:
+    """Return the YAML as plain data, in the words of this version; `name` is how an error calls the recipe."""
+    try:
+        content = plain.from_yaml(text)
+        if not isinstance(content, dict):
             raise ValueError("a recipe has keys such as data, model and epochs, and this has none")
-        base = parser.parse_string(text)
-        return Recipe(**vars(parser.instantiate(parser.parse_args(_spelled_out(overrides), base))))
+        _check_groups(content)
+    except ValueError as error:
+        raise RecipeError(f"recipe {name}: {' '.join(str(error).split())}") from None
+    return upgraded(content)
+
+
+def _check_groups(content: dict[Any, Any], kind: type = Recipe, at: str = "") -> None:
+    """Raise ValueError for a group of keys given as text, which jsonargparse takes for the name of a file to read."""
+    for name, hint in typing.get_type_hints(kind).items():
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint) and hint not in (Model, *CHOICES.values()):
+            group = content.get(name)
+            if isinstance(group, str):
+                raise ValueError(f"{at}{name} has keys of its own, got {group!r}")
+            if isinstance(group, dict):
+                _check_groups(group, hint, f"{at}{name}.")
+
+
+def free_text(kind: type = Recipe, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    """The keys that are words or paths of the user's, in which nothing is looked for."""
+    found = set()
+    for name, hint in typing.get_type_hints(kind).items():
+        if hint in (str, Path, Path | None):
+            found.add((*at, name))
+        elif isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            found |= free_text(hint, (*at, name))
+    return found
+
+
+def parse(text: str, overrides: Sequence[str] | None, name: str) -> Recipe:
+    """The recipe of a YAML text, whose classes must be lehr's or trusted, with what the user typed over it.
+
+    `overrides` are None for the recipe of a run, which may hold keys that do nothing.
+    """
+    content = content_of(text, name)
+    for _, path in trust.foreign(content, free_text()):
+        raise RecipeError(f"recipe {name}: {trust.remedy(path)}")
+    try:
+        network, settings, words = _network(content.pop("model", None), overrides or ())
+        parser = _parser(network)
+        base = parser.parse_string(yaml.safe_dump(content | {"model": settings}))  # no second reader may see other YAML
+        values: dict[str, Any] = vars(parser.instantiate(parser.parse_args(_spelled_out(words, network), base)))
+        values["model"] = Model(network, **vars(values["model"]))
+        recipe = Recipe(**values)
+        return recipe if overrides is None else _without_unused(recipe, overrides)
     except (ArgumentError, ValueError, TypeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        for key, kind in _CHOICES.items():
+        for key, kind in CHOICES.items():
             if f'"{key}": ' in reason and "path" in reason:
-                known = ", ".join(sorted(choice.__name__ for choice in kind.__subclasses__()))
+                offered = [choice for choice in kind.__subclasses__() if choice.__module__ != "lehr.training.shown"]
+                known = ", ".join(sorted(choice.__name__ for choice in offered))
                 reason += f"; there are {known}, and classes of your own by their import paths"
         raise RecipeError(f"recipe {name}: {reason}") from error
 
 
-def _parser() -> ArgumentParser:
+def _network(content: Any, words: Sequence[str]) -> tuple[type[nn.Module], dict[str, Any], list[str]]:
+    """Return the class of the network, its settings in the recipe, and the words that do not choose the class.
+
+    A `--model CLASS` that is typed takes the place of the recipe's class and its settings; only lehr's own networks
+    hand on those that both have.
+    """
+    if isinstance(content, str):
+        content = {"class_path": content}
+    if not isinstance(content, dict) or not isinstance(content.get("class_path"), str):
+        raise ValueError(
+            f"model must be a class_path with its init_args, such as class_path: lehr.models.VGG, got {content}"
+        )
+    path, settings = content["class_path"], content.get("init_args") or {}
+    if content.keys() - {"class_path", "init_args"} or not isinstance(settings, dict):
+        raise ValueError(f"model has the keys class_path and init_args, whose values have names, got {content}")
+    typed = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    typed.add_argument("--model")
+    chosen, rest = typed.parse_known_args(list(words))
+    network = network_class(chosen.model or path)
+    if chosen.model and chosen.model != path:
+        own = network in NETWORKS.values() and path.startswith("lehr.")
+        settings = {key: value for key, value in settings.items() if own and key in settings_of(network)}
+    return network, settings, rest
+
+
+def _parser(network: type[nn.Module]) -> ArgumentParser:
+    """A parser of the keys of a recipe, among them the settings of its network."""
     usage = "lehr train RECIPE [--out RUN] [--from RUN] [--key value ...]"
     parser = ArgumentParser(usage=usage, exit_on_error=False, allow_abbrev=False)
-    parser.add_class_arguments(Recipe, as_positional=False)
+    settings: dict[str, Any] = {"skip": set(FROM_DATA), "instantiate": False, "fail_untyped": False}
+    parser.add_class_arguments(network, "model", as_positional=False, **settings)
+    parser.add_class_arguments(Recipe, as_positional=False, skip={"model"})
     return parser
 
 
 def _plain(value: Any) -> Any:
-    """A dataclass as nested dicts; one of several classes (an algorithm, a law) with its class's name."""
+    """A dataclass as nested dicts; one of several classes (a network, a schedule) with its class's name."""
+    if isinstance(value, Model):
+        settings = {name: _plain(setting) for name, setting in value.settings.items()}
+        return {"class_path": _class_path(value.kind), "init_args": settings}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        if isinstance(value, Algorithm | Law):
-            return {"class_path": f"{type(value).__module__}.{type(value).__qualname__}", "init_args": fields}
+        given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        absent = {field.name for field in dataclasses.fields(value) if field.default is given[field.name] is None}
+        fields = {name: _plain(part) for name, part in given.items() if name not in absent}
+        if isinstance(value, tuple(CHOICES.values())):
+            return {"class_path": _class_path(type(value)), "init_args": fields}
         return fields
     return list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+
+
+def _class_path(kind: type) -> str:
+    """Return where to import a class from: the package that offers it rather than its file, which may move."""
+    package = kind.__module__.rpartition(".")[0]
+    public = getattr(sys.modules.get(package), kind.__qualname__, None) is kind
+    return f"{package if public else kind.__module__}.{kind.__qualname__}"
 
 
 def _shipped() -> Path:

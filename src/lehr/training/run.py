@@ -7,7 +7,11 @@ results = evaluate(path)                      # loss and accuracy on validation 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
+import reprlib
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,14 +20,16 @@ from torch import Tensor, nn
 
 from lehr import data
 from lehr.data import AnyDataset, Splits, StreamedSplits, batches_of
-from lehr.models.mobilenet_v2 import MobileNetV2, convert_branches_
-from lehr.training.folder import RunError, RunFolder, load_checkpoint
+from lehr.models import quantized_part
+from lehr.training.errors import RunWarning
+from lehr.training.evaluation import evaluate_each
+from lehr.training.folder import RunError, RunFolder, load_checkpoint, read_json
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import named, read
-from lehr.training.tally import Tally
 
 _EVALUATED_AT_ONCE = 200  # images
-_MODEL = "model."  # what a task calls its network
+_LARGEST_IMAGE = 2**26  # values; a photograph of 4096 x 4096 pixels has 3 * 2**24
+MODEL = "model."  # what the names of a network's tensors begin with in a checkpoint
 
 
 class Images(NamedTuple):
@@ -47,8 +53,16 @@ def load_data(recipe: Recipe) -> Splits | StreamedSplits:
         if settings.cutout:
             raise ValueError(f"data.cutout goes with images in memory, not with {name}: leave it at 0")
         return data.load_streamed(name, root, size=settings.size, seed=recipe.seed, validation=settings.validation)
+    if name == "folder":
+        if root is None:
+            raise ValueError("data.name folder is a folder of your own images: give it as data.root")
+        return data.load_folder(
+            root, size=settings.size, seed=recipe.seed, validation=settings.validation, workers=settings.workers
+        )
     if settings.size is not None:
-        raise ValueError(f"the images of {name} have their size: data.size goes with {', '.join(data.STREAMED)}")
+        raise ValueError(
+            f"the images of {name} have their size: data.size goes with folder, {', '.join(data.STREAMED)}"
+        )
     return data.load(name, root, seed=recipe.seed, validation=settings.validation)
 
 
@@ -58,7 +72,13 @@ def build(recipe: Recipe, images: Images, *, start: Path | None = None) -> nn.Mo
     With `start` it begins with the weights of that full-precision run.
     """
     torch.manual_seed(recipe.seed)
-    model = recipe.model.build(images.shape, len(images.classes), images.mean, images.std)
+    try:
+        model = recipe.model.build(images.shape, len(images.classes), images.mean, images.std)
+    except (RuntimeError, OverflowError, MemoryError, TypeError) as error:
+        if isinstance(error, TypeError) and "Overflow" not in str(error):  # which is how torch tells of 10**30 features
+            raise
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise RunError(f"the network of this recipe cannot be made for images of {_size(images)}: {reason}") from error
     if start is not None:
         folder = RunFolder.open(start)
         try:
@@ -67,10 +87,7 @@ def build(recipe: Recipe, images: Images, *, start: Path | None = None) -> nn.Mo
             raise RunError(
                 f"the network of {start} is not this recipe's in full precision: {_difference(error)}"
             ) from error
-    if isinstance(model, MobileNetV2):
-        convert_branches_(model, lambda branches: recipe.algorithm.convert_(branches, trained=start is not None))
-    else:
-        recipe.algorithm.convert_(model, trained=start is not None)
+    recipe.algorithm.convert_(quantized_part(model), trained=start is not None)
     if recipe.channels_last:
         for tensor in itertools.chain(model.parameters(), model.buffers()):
             if tensor.dim() == 4:  # Module.to would take those of 5 dimensions too, and fail
@@ -80,20 +97,48 @@ def build(recipe: Recipe, images: Images, *, start: Path | None = None) -> nn.Mo
 
 def load_network(path: Path) -> tuple[nn.Module, Recipe]:
     """The network of a run in eval mode, and its recipe; of an unfinished run, as far as it is."""
+    model, recipe, _ = _load(path)
+    return model, recipe
+
+
+def _load(path: Path) -> tuple[nn.Module, Recipe, Images]:
     folder = RunFolder.open(path)
     recipe = read(folder.recipe)
-    model = build(recipe, images_of(path))
+    saved = _saved_network(folder)
+    images = images_of(path)
+    model = build(recipe, images)
     try:
-        model.load_state_dict(_saved_network(folder))
+        model.load_state_dict(saved)
     except RuntimeError as error:
         raise RunError(f"the network of {path} is not that of its recipe.yaml: {_difference(error)}") from error
-    return model.eval(), recipe
+    return model.eval(), recipe, images
 
 
 def load_run(path: Path) -> tuple[nn.Module, Recipe, Splits | StreamedSplits]:
-    """`load_network`, and the run's data."""
+    """`load_network`, and the run's data; RunError if the data are no longer those the network is for."""
     model, recipe = load_network(path)
-    return model, recipe, load_data(recipe)
+    splits = load_data(recipe)
+    check_images(splits, RunFolder(path))
+    return model, recipe, splits
+
+
+def check_images(splits: Splits | StreamedSplits, folder: RunFolder | None = None) -> Images:
+    """What a network must know of these images; RunError if the parts, or the run in `folder`, have others.
+
+    Args:
+        splits: the images to train or to evaluate on
+        folder: a run whose network they are for; a run whose run.json is lost is taken to be for them
+    """
+    images = Images.of(splits.train)
+    network, wanted = "the training images are", images
+    if folder is not None:
+        with contextlib.suppress(RunError):
+            network, wanted = f"the network of {folder.path} is for images", _told_images(folder)
+    for part, dataset in zip(splits._fields, splits, strict=True):
+        given = Images.of(dataset)
+        if (given.shape, len(given.classes)) != (wanted.shape, len(wanted.classes)):
+            raise RunError(f"{network} of {_size(wanted)}, and the {part} images are of {_size(given)}")
+    return images
 
 
 @torch.inference_mode()
@@ -104,18 +149,15 @@ def evaluate(path: Path, device: torch.device | str | None = None) -> dict[str, 
     model, loss = model.to(device), recipe.loss.build()
     results = {}
     for name, dataset in (("val", splits.validation), ("test", splits.test)):
-        tally = Tally(device)
-        for images, labels in batches_of(dataset, _EVALUATED_AT_ONCE, device=device):
-            scores = model(images)
-            tally.add(loss(scores, labels), scores, labels)
-        results[f"{name}/loss"], results[f"{name}/accuracy"] = tally.read()
+        batches = batches_of(dataset, _EVALUATED_AT_ONCE, device=device)
+        results |= evaluate_each({f"{name}/": model}, loss, batches, device)
     return results
 
 
 def untrained_network(path: Path) -> tuple[nn.Module, Tensor]:
     """The network of a run as it was before training, in eval mode, and an image for it; no checkpoint is needed."""
     folder = RunFolder.open(path)
-    images = images_of(path)
+    images = _told_images(folder)
     model = build(read(folder.recipe), images).eval()
     return model, torch.zeros(1, *images.shape, dtype=torch.uint8)
 
@@ -124,8 +166,7 @@ def network_of(name: str) -> tuple[nn.Module, Tensor]:
     """The network of a run, or of a recipe before training, in eval mode, and an image for it."""
     path = Path(name)
     if path.is_dir():
-        model, _ = load_network(path)
-        images = images_of(path)
+        model, _, images = _load(path)
     else:
         recipe = named(name)
         images = Images.of(load_data(recipe).train)
@@ -140,13 +181,46 @@ def unused_path(path: Path) -> Path:
 
 
 def images_of(path: Path) -> Images:
-    """What images a run's network is for."""
+    """What images a run's network is for; of a run whose run.json is lost, as the recipe's data set tells it."""
     folder = RunFolder.open(path)
     try:
-        info = folder.read_info()["images"]
-        return Images(*(tuple(info[field]) for field in Images._fields))
-    except (KeyError, TypeError) as error:
-        raise RunError(f"{folder.info} does not tell what images the network is for ({error})") from error
+        return _told_images(folder)
+    except RunError as error:
+        lost = error
+    try:
+        images = Images.of(load_data(read(folder.recipe)).train)
+    except (data.DataError, OSError, ValueError) as error:
+        raise RunError(f"{lost}; the data set could tell what images the network is for, but {error}") from error
+    warnings.warn(f"{lost}; the images are taken to be those of the recipe's data set", RunWarning, stacklevel=2)
+    return images
+
+
+def _told_images(folder: RunFolder) -> Images:
+    """What run.json tells of the images; RunError if that cannot be."""
+    told = read_json(folder.info).get("images")
+    if not isinstance(told, dict):
+        raise RunError(f"{folder.info} does not tell what images the network is for")
+    parts: list[tuple[Any, ...]] = []
+    for name, kind in {"shape": int, "classes": str, "mean": int | float, "std": int | float}.items():
+        values = told.get(name)
+        if not isinstance(values, list) or not values or not all(isinstance(value, kind) for value in values):
+            raise RunError(f"{folder.info}: {name} of the images cannot be {reprlib.repr(values)}")
+        parts.append(tuple(values))
+    images = Images(*parts)
+    if len(images.shape) != 3 or min(images.shape) < 1 or math.prod(images.shape) > _LARGEST_IMAGE:
+        raise RunError(
+            f"{folder.info}: images are channels x height x width of at most {_LARGEST_IMAGE:,} values, got "
+            f"{_size(images)}"
+        )
+    if not images.shape[0] == len(images.mean) == len(images.std):
+        raise RunError(f"{folder.info}: each of the {images.shape[0]} channels needs a mean and a std")
+    if not all(math.isfinite(value) for value in images.mean) or not all(0 < value < math.inf for value in images.std):
+        raise RunError(f"{folder.info}: mean and std of the images must be finite, std positive")
+    return images
+
+
+def _size(images: Images) -> str:
+    return f"{'x'.join(f'{number:.6g}' for number in images.shape[:5])} in {len(images.classes)} classes"
 
 
 def _difference(error: RuntimeError) -> str:
@@ -163,4 +237,4 @@ def _saved_network(folder: RunFolder) -> dict[str, Any]:
             raise RunError(f"{folder.path} has no checkpoint yet: continue it with `lehr train --resume {folder.path}`")
         content = newest[1]
     state = content["state_dict"].items()
-    return {key.removeprefix(_MODEL): value for key, value in state if key.startswith(_MODEL)}
+    return {key.removeprefix(MODEL): value for key, value in state if key.startswith(MODEL)}

@@ -16,6 +16,7 @@ from typing import Any
 
 from lehr.training.errors import Diverged, Interrupted, RunError
 from lehr.training.folder import RunFolder
+from lehr.training.model import Model
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import RecipeError, bases, methods, named, read
 
@@ -81,7 +82,7 @@ def plan(chosen: Sequence[str], base: str, *, seeds: int, folder: Path, override
 
 def train_all(planned: Sequence[Planned], before: Callable[[Planned], None] = lambda run: None) -> Iterator[Done]:
     """Train what is not finished, in order, calling `before` with each; one that diverges does not stop the others."""
-    from lehr.training import engine  # Lightning, which takes seconds: a wrong plan was told before
+    from lehr.training import session  # Lightning, which takes seconds: a wrong plan was told before
 
     for run in planned:
         if run.finished:
@@ -90,7 +91,7 @@ def train_all(planned: Sequence[Planned], before: Callable[[Planned], None] = la
         began = time.monotonic()
         results, failure = None, None
         try:
-            results = engine.resume(run.path) if run.begun else engine.train(run.recipe, run.path)
+            results = session.resume(run.path) if run.begun else session.train(run.recipe, run.path)
         except Diverged as error:
             failure = str(error)
         except Interrupted as stop:
@@ -115,6 +116,10 @@ def _difference(there: Any, wanted: Any, key: str = "") -> tuple[str, Any, Any] 
     """The first setting in which two values differ: its key and both."""
     if there == wanted:
         return None
+    if isinstance(there, Model) and isinstance(wanted, Model) and there.kind is wanted.kind:
+        for name in there.settings.keys() | wanted.settings.keys():
+            if there.settings.get(name) != wanted.settings.get(name):
+                return f"{key}.{name}", there.settings.get(name), wanted.settings.get(name)
     if type(there) is type(wanted) and dataclasses.is_dataclass(there):
         for field in dataclasses.fields(there):
             name = f"{key}.{field.name}" if key else field.name

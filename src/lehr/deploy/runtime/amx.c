@@ -1,4 +1,4 @@
-/* Integer sums on the tiles of AMX: any weights and values in int8. Compile this file alone with the flags in engine.py.
+/* Integer sums on the tiles of AMX: any weights and values in int8. Compile this file alone with the flags in build.py.
  *
  * Sums are a matrix product, (pixels, taps) x (taps, outputs), made for one block of output rows after the other; a block
  * holds whole pool windows. Values that only such layers read are interleaved, (row, column, channel). Usually tiles are

@@ -68,7 +68,12 @@ static void run_table(const lehr_layer *layer, const uint8_t *image, void *targe
         }
 }
 
-/* Maximum or sum of every window. Float sums are made in double and rounded once. */
+static inline int32_t least(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Maximum or sum of every window, of which only what lies inside the source is walked. Float sums are made in double and rounded once. */
 static void run_pool(const lehr_layer *layer, const void *source, void *target)
 {
     const int is_float = layer->source_type == LEHR_FLOAT, is_sum = layer->operation == LEHR_SUM_POOL;
@@ -76,15 +81,15 @@ static void run_pool(const lehr_layer *layer, const void *source, void *target)
     for (int32_t c = 0; c < layer->channels; c++)
         for (int32_t y = 0; y < layer->out_rows; y++)
             for (int32_t x = 0; x < layer->out_columns; x++, to++) {
+                const int32_t top = y * layer->stride_rows - layer->padding_rows;
+                const int32_t left = x * layer->stride_columns - layer->padding_columns;
+                const int32_t bottom = least(top + layer->kernel_rows, layer->rows);
+                const int32_t right = least(left + layer->kernel_columns, layer->columns);
                 int32_t total = 0, most = INT32_MIN;
                 double total_float = 0;
                 float most_float = -INFINITY;
-                for (int32_t ky = 0; ky < layer->kernel_rows; ky++)
-                    for (int32_t kx = 0; kx < layer->kernel_columns; kx++) {
-                        const int32_t row = y * layer->stride_rows + ky - layer->padding_rows;
-                        const int32_t column = x * layer->stride_columns + kx - layer->padding_columns;
-                        if (row < 0 || row >= layer->rows || column < 0 || column >= layer->columns)
-                            continue;
+                for (int32_t row = top < 0 ? 0 : top; row < bottom; row++)
+                    for (int32_t column = left < 0 ? 0 : left; column < right; column++) {
                         const size_t at = ((size_t)c * (size_t)layer->rows + (size_t)row) * (size_t)layer->columns;
                         if (is_float) {
                             const float value = ((const float *)source)[at + (size_t)column];

@@ -1,0 +1,186 @@
+"""Any estimator, written as data in a recipe: the straight-through estimator, BNN, or one of your own.
+
+An estimator has up to four keys; a noise is `none`, or its kind with its std or half-width::
+
+    algorithm:
+      class_path: lehr.algorithms.Estimated
+      init_args:
+        estimator: {step: ternary, forward: none, backward: {uniform: {half_width: 1}}}
+        clip: 1.5
+
+Forward noise, if there is any, is annealed by the recipe's schedule.
+
+>>> import torch, lehr
+>>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+>>> bnn = Estimated(EstimatorData(step="sign", backward={"uniform": {"half_width": 1}}), clip=1.0)
+>>> bnn.convert_(model) is not None
+True
+>>> model[1]
+Quantizer((-1, 1) at (0), forward=Dirac(), backward=Uniform(std=0.5774))
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from lehr.algorithms.algorithm import Algorithm, check_choices, clip_, quantized_layers
+from lehr.convert import Conversion, Scale, quantize_
+from lehr.estimator import Estimator, Mode
+from lehr.layers import Quantizer
+from lehr.multistep import MultiStep
+from lehr.noise import Dirac, Logistic, Noise, Normal, Triangular, Uniform
+
+NOISES: dict[str, type[Noise]] = {
+    "uniform": Uniform,
+    "triangular": Triangular,
+    "normal": Normal,
+    "logistic": Logistic,
+}
+STEPS = {"ternary": MultiStep.ternary(), "sign": MultiStep.sign(), "heaviside": MultiStep.heaviside()}
+
+Data = str | dict[str, dict[str, float]]  # a name, or a name with its numbers
+
+
+@dataclass(frozen=True)
+class EstimatorData:
+    """An estimator as a recipe writes it.
+
+    Args:
+        step: ternary, sign, heaviside, or {uniform: {bits: 4}}; `signed` and `step` are those of `MultiStep.uniform`.
+        forward: none, or a noise such as {normal: {std: 0.3}} or {uniform: {half_width: 0.5}}.
+        backward: likewise; the default makes touching windows about the thresholds of the ternary function.
+        mode: what becomes of the forward noise, see `lehr.Estimator`.
+    """
+
+    step: Data = "ternary"
+    forward: Data = "none"
+    backward: Data = field(default_factory=lambda: {"uniform": {"half_width": 0.5}})
+    mode: Mode = "expectation"
+
+    def __hash__(self) -> int:
+        return hash(repr(self))  # the dictionaries in it have no hash
+
+    @property
+    def value(self) -> Estimator:
+        """The estimator itself."""
+        return Estimator(
+            _step(self.step), _noise("forward", self.forward), _noise("backward", self.backward), self.mode
+        )
+
+
+@dataclass(frozen=True)
+class Estimated(Algorithm):
+    """Weights and activations under an estimator.
+
+    Args:
+        estimator: the estimator of the weights, and of the activations too unless these have their own.
+        activations: the estimator of the activations.
+        scale: fits each weight quantizer's scale to the weights, per "tensor" or "channel", or keeps it at 1 ("fixed");
+            None is "channel" for a network that comes trained, whose small weights would all fall to 0 otherwise, and
+            "fixed" for a new one.
+        clip: keeps the shadow weights within +-clip after each step, in units of the scale; None leaves them free.
+        first: whether the first layer is quantized too.
+        last: whether the last layer is.
+    """
+
+    estimator: EstimatorData = field(default_factory=EstimatorData)
+    activations: EstimatorData | None = None
+    scale: Scale | None = None
+    clip: float | None = None
+    first: bool = True
+    last: bool = True
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_clip(self.clip)
+        for estimator in self.estimators:
+            check_learns(estimator)
+
+    @property
+    def estimators(self) -> tuple[Estimator, Estimator]:
+        """Of the weights and of the activations."""
+        return self.estimator.value, (self.activations or self.estimator).value
+
+    def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
+        """Quantize in place; weights that are not `trained` start around the thresholds, as in the paper."""
+        return convert_under_(model, *self.estimators, self.scale, trained=trained, ends=(self.first, self.last))
+
+    def after_step_(self, model: nn.Module) -> None:
+        """Clip the shadow weights."""
+        if self.clip is not None:
+            clip_(model, self.clip)
+
+
+def convert_under_(
+    model: nn.Module,
+    weights: Estimator,
+    activations: Estimator,
+    scale: Scale | None,
+    *,
+    trained: bool,
+    ends: tuple[bool, bool],
+) -> Conversion:
+    """Quantize weights and activations under estimators; new weights start around the thresholds."""
+    conversion = quantize_(
+        model,
+        weights=Quantizer(weights),
+        activations=Quantizer(activations),
+        skip_first=not ends[0],
+        skip_last=not ends[1],
+        scale=scale or ("channel" if trained else "fixed"),
+    )
+    if not trained:
+        for _, layer in quantized_layers(model):
+            layer.reset_parameters()
+    return conversion
+
+
+def check_clip(clip: float | None) -> None:
+    """Raise ValueError unless `clip` is positive or None."""
+    if clip is not None and not 0 < clip < math.inf:
+        raise ValueError(f"clip must be positive, or None for no clipping, got {clip}")
+
+
+def check_learns(estimator: Estimator) -> None:
+    """Raise ValueError for an estimator that passes no gradient."""
+    if not estimator.backward.std > 0:
+        raise ValueError("without backward noise nothing is learned: give a backward_std above 0")
+
+
+def _step(data: Data) -> MultiStep:
+    name, numbers = _named(data)
+    if name == "uniform":
+        known = {"bits", "signed", "step"}
+        if not {"bits"} <= numbers.keys() <= known:
+            raise ValueError(f"a uniform step has bits, and may have signed and step, got {numbers}")
+        return MultiStep.uniform(int(numbers["bits"]), bool(numbers.get("signed", True)), numbers.get("step", 1.0))
+    if name not in STEPS or numbers:
+        raise ValueError(f"step must be one of {', '.join(STEPS)}, or {{uniform: {{bits: 4}}}}, got {data!r}")
+    return STEPS[name]
+
+
+def _noise(side: str, data: Data) -> Noise:
+    name, numbers = _named(data)
+    if name == "none" and not numbers:
+        return Dirac()
+    kind = NOISES.get(name)
+    if kind is not None and numbers.keys() == {"std"}:
+        return kind(numbers["std"])
+    if kind in (Uniform, Triangular) and numbers.keys() == {"half_width"}:
+        return (Uniform if kind is Uniform else Triangular).half_width(numbers["half_width"])
+    raise ValueError(
+        f"{side} must be none, or a noise ({', '.join(NOISES)}) with its std, or half_width if it has one, such as "
+        f"{{uniform: {{half_width: 1}}}}, got {data!r}"
+    )
+
+
+def _named(data: Data) -> tuple[str, dict[str, float]]:
+    if isinstance(data, str):
+        return data, {}
+    if len(data) != 1:
+        raise ValueError(f"a noise or a step has one name, got {data!r}")
+    ((name, numbers),) = data.items()
+    return name, numbers

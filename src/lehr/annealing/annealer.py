@@ -1,0 +1,273 @@
+"""Sets the noise of a model's quantizers as time passes, layer by layer."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lehr.annealing.schedule import Constant, Law, LinearDecay, Schedule, Window
+from lehr.layers import Quantizer
+from lehr.models.protocol import AnnealedInGroups
+from lehr.noise import Dirac
+from lehr.table import table
+
+
+class Annealer:
+    """Sets the noise of a model's quantizers as time passes, which is counted in epochs.
+
+    A layer is a module with weights and the activation after it; their quantizers anneal together. A network that has
+    `annealing_groups` says itself which of its modules are one layer (see `lehr.models.AnnealedInGroups`).
+
+    Args:
+        model: a quantized network
+        schedule: when each layer's noise decays, such as `Hierarchical(duration=10)`; or one window for all layers; or
+            a list with one for each
+        law: how the forward noise (std and mean) decays within a window
+        synchronous: whether the backward noise is the forward noise itself
+        backward_law: how the backward noise decays; it stays constant unless given (the paper's asynchronous variant)
+        groups: the layers by name, instead of the model's own: each is a path, or several, and covers all quantizers at
+            or below them; together they must cover every quantizer once
+        steps_per_epoch: how many calls of `step()` are an epoch: 1, or the number of batches
+        epochs: how long training takes; given, a schedule that leaves noise at its end warns
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        schedule: Schedule | Window | Sequence[Window],
+        law: Law = LinearDecay(),  # noqa: B008 - a frozen value
+        *,
+        synchronous: bool = False,
+        backward_law: Law | None = None,
+        groups: Sequence[str | Sequence[str]] | None = None,
+        steps_per_epoch: int = 1,
+        epochs: float | None = None,
+    ) -> None:
+        if synchronous and backward_law is not None:
+            raise ValueError("a synchronous backward noise is the forward noise: it takes no backward_law")
+        if steps_per_epoch < 1:
+            raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
+        for given in (law, backward_law):
+            if given is not None and (not callable(given) or isinstance(given, type)):
+                raise TypeError(f"a decay law is one such as LinearDecay() or PowerDecay(2), got {given!r}")
+        self.groups = layers_of(model) if groups is None else _named_groups(model, groups)
+        self.windows = _windows(schedule, self.groups)
+        self.law = law
+        self.synchronous = synchronous
+        self.backward_law = Constant() if backward_law is None else backward_law
+        self.steps_per_epoch = steps_per_epoch
+        self.steps = 0
+        self._warned = False
+        modules = {path: module for path, module in model.named_modules() if isinstance(module, Quantizer)}
+        self._quantizers = [{path: modules[path] for path in group} for group in self.groups]
+        if synchronous:
+            _synchronise(modules)
+        self._initial = {path: _noise_state(quantizer) for path, quantizer in modules.items()}
+        self._apply()
+        if epochs is not None:
+            self._check_end(epochs)
+
+    @property
+    def time(self) -> float:
+        """The epochs passed."""
+        return self.steps / self.steps_per_epoch
+
+    @property
+    def end(self) -> float:
+        """The epoch at which the last window ends."""
+        return max(window.end for window in self.windows)
+
+    def step(self) -> None:
+        """End an epoch (or a batch, with `steps_per_epoch`) and set the noise of the next."""
+        self.steps += 1
+        self._apply()
+
+    def seek(self, time: float) -> None:
+        """Set the noise of `time`, in epochs, rounded down to a whole step."""
+        if not 0 <= time < math.inf:
+            raise ValueError(f"time must be finite and not negative, got {time}")
+        self.steps = math.floor(time * self.steps_per_epoch + 1e-9)
+        self._apply()
+
+    def factors(self, time: float) -> list[tuple[float, float]]:
+        """Of each layer, what forward and backward noise are multiplied with at `time`."""
+        pairs = []
+        for window in self.windows:
+            progress = window.progress(time)
+            forward = self.law(progress)
+            pairs.append((forward, forward if self.synchronous else self.backward_law(progress)))
+        return pairs
+
+    def state_dict(self) -> dict[str, Any]:
+        """The time, and the noise each quantizer started with."""
+        return {"steps": self.steps, "initial": self._initial}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        if set(state) != set(self.state_dict()):
+            raise ValueError(f"an annealer's state has steps and initial, this one has {', '.join(map(str, state))}")
+        if set(state["initial"]) != set(self._initial):
+            strange = sorted(set(state["initial"]) ^ set(self._initial))
+            raise ValueError(f"this state belongs to another model: its quantizers differ in {', '.join(strange)}")
+        self.steps = state["steps"]
+        self._initial = {
+            path: {name: value.cpu() for name, value in noise.items()} for path, noise in state["initial"].items()
+        }
+        self._apply()
+
+    def __str__(self) -> str:
+        rows = []
+        for number, (group, window) in enumerate(zip(self._quantizers, self.windows, strict=True), 1):
+            forward = "/".join(sorted({_shown(quantizer.forward_std) for quantizer in group.values()}))
+            backward = "/".join(sorted({_shown(quantizer.backward_std) for quantizer in group.values()}))
+            rows.append((str(number), ", ".join(group), str(window), forward, backward))
+        return table(("layer", "quantizers", "window", "forward std", "backward std"), rows)
+
+    @torch.no_grad()
+    def _apply(self) -> None:
+        blocked = []
+        for number, (group, factors) in enumerate(zip(self._quantizers, self.factors(self.time), strict=True), 1):
+            for path, quantizer in group.items():
+                for name, initial in self._initial[path].items():
+                    # In place and without a wait: a compiled graph keeps its tensor, a device its stream.
+                    value = initial * factors[name.startswith("backward")]
+                    getattr(quantizer, name).copy_(value, non_blocking=True)
+                    if name == "backward_std" and quantizer.backward_kind is not Dirac and not value.any():
+                        blocked.append(number)
+        if blocked and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"at epoch {self.time:g} the backward noise of layer {blocked[-1]} is gone: "
+                f"no gradient passes it any more, to its own weights or to the layers before it",
+                AnnealingWarning,
+                stacklevel=3,
+            )
+
+    def _check_end(self, epochs: float) -> None:
+        noisy = [
+            number
+            for number, (group, (forward, _)) in enumerate(zip(self._quantizers, self.factors(epochs), strict=True), 1)
+            if forward > 0 and any(bool((self._initial[path]["forward_std"] > 0).any()) for path in group)
+        ]
+        if noisy:
+            ends = ", ".join(f"{self.windows[number - 1].end:g}" for number in noisy)
+            warnings.warn(
+                f"after {epochs:g} epochs layers {', '.join(map(str, noisy))} still have noise: "
+                f"their windows end at {ends}; train longer or end them sooner",
+                AnnealingWarning,
+                stacklevel=3,
+            )
+
+
+class AnnealingWarning(UserWarning):
+    """A schedule that does what its user may not have meant."""
+
+
+def layers_of(model: nn.Module) -> list[list[str]]:
+    """Return the paths of the model's quantizers, layer by layer, in the order of the model's modules.
+
+    A module with weights opens a layer, quantized or not; the activations after it join it, and what stands before
+    the first joins the first. A group that a network, or a part of the model, names in its `annealing_groups` is one
+    layer. Layers without a quantizer do not count.
+    """
+    groups: dict[nn.Module, str] = {}
+    layers: dict[str, list[str]] = {}
+    layer = ""
+    for path, module in model.named_modules():
+        if isinstance(module, AnnealedInGroups):
+            groups |= _grouped(path, module)
+        if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
+            opened = groups.get(module, path)
+            if not layer and "" in layers:  # what stands before the first
+                layers[opened] = layers.pop("") + layers.get(opened, [])
+            layer = opened
+        elif isinstance(module, Quantizer):
+            layers.setdefault(groups.get(module, layer), []).append(path)
+    if not layers:
+        raise ValueError(
+            f"this {type(model).__name__} has no quantizer to anneal: convert it with lehr.quantize_ first"
+        )
+    return list(layers.values())
+
+
+def _grouped(path: str, network: AnnealedInGroups) -> dict[nn.Module, str]:
+    """Return the name of the group of each module that is in one."""
+    assert isinstance(network, nn.Module)
+    modules = dict(network.named_modules())
+    groups: dict[nn.Module, str] = {}
+    for number, group in enumerate(network.annealing_groups, 1):
+        for name in group:
+            if name not in modules:
+                raise ValueError(f"{type(network).__name__}.annealing_groups names {name!r}, which is no module of it")
+            for part in modules[name].modules():
+                if groups.setdefault(part, f"{path}:{number}") != f"{path}:{number}":
+                    raise ValueError(f"{type(network).__name__}.annealing_groups has {name!r} in two groups")
+    return groups
+
+
+def _windows(schedule: Schedule | Window | Sequence[Window], groups: Sequence[Sequence[str]]) -> list[Window]:
+    """Return the window of each group."""
+    if isinstance(schedule, Schedule):
+        windows = schedule.windows(len(groups))
+    else:
+        windows = [schedule] * len(groups) if isinstance(schedule, Window) else schedule
+    if not isinstance(windows, Sequence) or not all(isinstance(window, Window) for window in windows):
+        raise TypeError(
+            f"a schedule is one such as Hierarchical(duration=10), Window(0, 10) or a list of windows, got {schedule!r}"
+        )
+    if len(windows) != len(groups):
+        raise ValueError(
+            f"the model has {len(groups)} layers to anneal and there are {len(windows)} windows; "
+            f"the layers are {', '.join('+'.join(group) for group in groups)}"
+        )
+    return list(windows)
+
+
+def _named_groups(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> list[list[str]]:
+    paths = [path for layer in layers_of(model) for path in layer]
+    own_path = {model.get_submodule(path): path for path in paths}
+    modules = dict(model.named_modules(remove_duplicate=False))  # a shared module has several paths
+    taken: dict[str, int] = {}
+    for number, group in enumerate(groups, 1):
+        for name in [group] if isinstance(group, str) else group:
+            below = [own_path[part] for part in modules[name].modules() if part in own_path] if name in modules else []
+            if not below:
+                raise ValueError(
+                    f"group {number} names {name!r}, which holds no quantizer; there are {', '.join(paths)}"
+                )
+            for path in below:
+                if taken.setdefault(path, number) != number:
+                    raise ValueError(f"quantizer {path} is in group {taken[path]} and in group {number}")
+    missing = [path for path in paths if path not in taken]
+    if missing:
+        raise ValueError(f"no group covers {', '.join(missing)}")
+    return [[path for path in paths if taken[path] == number] for number in range(1, len(groups) + 1)]
+
+
+def _synchronise(quantizers: dict[str, Quantizer]) -> None:
+    """Give every quantizer the backward noise that its forward noise is."""
+    for path, quantizer in quantizers.items():
+        kinds = quantizer.forward_kind, quantizer.backward_kind
+        if kinds[0] is not kinds[1]:
+            raise ValueError(
+                f"synchronous annealing needs one kind of noise, but {path} has {kinds[0].__name__} forward "
+                f"and {kinds[1].__name__} backward"
+            )
+        quantizer.backward_std = quantizer.forward_std.clone()
+        quantizer.backward_mean = None if quantizer.forward_mean is None else quantizer.forward_mean.clone()
+
+
+def _noise_state(quantizer: Quantizer) -> dict[str, Tensor]:
+    names = ("forward_std", "backward_std", "forward_mean", "backward_mean")
+    buffers = {name: getattr(quantizer, name) for name in names}
+    # On the CPU, where a look at them costs no wait.
+    return {name: buffer.detach().cpu().clone() for name, buffer in buffers.items() if buffer is not None}
+
+
+def _shown(std: Tensor) -> str:
+    return f"{std.item():.4g}" if std.numel() == 1 else f"{std.min():.4g}..{std.max():.4g}"

@@ -1,0 +1,223 @@
+"""The C runtime as a shared library: compiled once for a machine, kept in a cache, checked before it is loaded.
+
+A library in the cache is named for what it was made of and for its own contents,
+
+    ~/.cache/lehr/runtime/lehr-{sources and flags}-{compiler}-{SHA-256 of the file}.so
+
+so a damaged file is noticed and built anew, and without a compiler one that was built before still serves. Loading a
+library runs what is in it: files and folders that another user owns or can write to are not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+RUNTIME = Path(__file__).parent / "runtime"
+# -ffp-contract=off: a product and a sum are rounded each, as in the reference run.
+FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
+# Each file with the flags it alone gets, and the macro that says it is there.
+VECTOR_FILES = {
+    "avx2.c": ("LEHR_HAVE_AVX2", ("-mavx2", "-mpopcnt")),
+    "avx512.c": ("LEHR_HAVE_AVX512", ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mpopcnt")),
+    "amx.c": (
+        "LEHR_HAVE_AMX",
+        (
+            "-mamx-tile",
+            "-mamx-int8",
+            "-mavx512f",
+            "-mavx512bw",
+            "-mavx512dq",
+            "-mavx512vl",
+            "-mavx512vpopcntdq",
+        ),
+    ),
+}
+_LONGEST = 600  # seconds one command of a compiler may take
+_LEFT_OVER = 3600  # seconds after which a folder of an unfinished build belongs to nobody any more
+_WITHOUT = "IntegerNet.run works without, only slower."
+_NO_COMPILER = f"lehr.deploy.compile needs one to build its runtime; {_WITHOUT}"
+
+
+class CompilerError(RuntimeError):
+    """There is no C compiler, or it failed, or there is no safe place for what it builds; and what works without."""
+
+
+def find_compiler() -> list[str]:
+    """The C compiler as a command: CC, else the first of cc, gcc, clang."""
+    chosen = os.environ.get("CC")
+    if chosen:
+        try:
+            command = shlex.split(chosen)
+        except ValueError as error:
+            raise CompilerError(f"CC is {chosen!r}, which is no command: {error}. {_NO_COMPILER}") from None
+        if command and shutil.which(command[0]):
+            return command
+        raise CompilerError(f"CC is {chosen!r}, which is not a program here. {_NO_COMPILER}")
+    for name in ("cc", "gcc", "clang"):
+        if shutil.which(name):
+            return [name]
+    raise CompilerError(f"there is no C compiler (cc, gcc or clang, or set CC). {_NO_COMPILER}")
+
+
+def cache_folder() -> Path:
+    """Where compiled runtimes are kept: LEHR_CACHE, else ~/.cache/lehr."""
+    chosen = os.environ.get("LEHR_CACHE")
+    if chosen:
+        return Path(chosen)
+    try:
+        return Path.home() / ".cache" / "lehr"
+    except RuntimeError as error:
+        raise CompilerError(f"{error}: set LEHR_CACHE to a folder for the compiled runtime. {_WITHOUT}") from None
+
+
+def build(compiler: Sequence[str], *, flags: tuple[str, ...] = (), folder: Path | None = None) -> Path:
+    """Path of the compiled runtime, built if the cache does not hold it whole. Safe for processes at once.
+
+    Args:
+        compiler: the compiler's command
+        flags: further flags for it
+        folder: the cache, instead of `cache_folder()`
+    """
+    version = _run([*compiler, "--version"]).stdout
+    made_by = hashlib.sha256(repr((tuple(compiler), version)).encode()).hexdigest()[:16]
+    name = f"lehr-{_source_hash(flags)}-{made_by}"
+    try:
+        folder = _own_folder((folder or cache_folder()) / "runtime", make=True)
+        return _cached(folder, name) or _built(compiler, flags, folder, name)
+    except OSError as error:
+        raise CompilerError(f"the compiled runtime cannot be kept in {folder}: {error}. {_WITHOUT}") from error
+
+
+def built_before(folder: Path | None = None) -> Path | None:
+    """Path of a runtime that any compiler built of these sources and the cache holds, or None."""
+    try:
+        folder = _own_folder((folder or cache_folder()) / "runtime", make=False)
+        return _cached(folder, f"lehr-{_source_hash(())}-*")
+    except OSError:
+        return None
+
+
+def _source_hash(flags: tuple[str, ...]) -> str:
+    key = hashlib.sha256(repr((FLAGS, VECTOR_FILES, flags, platform.machine())).encode())
+    for source in sorted(RUNTIME.glob("*.[ch]")):
+        key.update(source.name.encode() + b"\0" + source.read_bytes())
+    return key.hexdigest()[:16]
+
+
+def _cached(folder: Path, name: str) -> Path | None:
+    """A whole library of that name that nobody else can have written; what is damaged is removed."""
+    for path in sorted(folder.glob(f"{name}-*.so")):
+        status = path.lstat()
+        digest = path.stem.rpartition("-")[2]
+        if stat.S_ISREG(status.st_mode) and _only_ours(status) and _digest(path) == digest:
+            return path
+        path.unlink(missing_ok=True)
+    return None
+
+
+def _built(compiler: Sequence[str], flags: tuple[str, ...], folder: Path, name: str) -> Path:
+    """Compile into a folder of its own, then move the whole file to its place."""
+    _remove_leftovers(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="building-") as temporary:
+        made = Path(temporary) / "runtime.so"
+        objects = _compile_all(compiler, flags, Path(temporary))
+        _command([*compiler, *flags, "-shared", "-o", str(made), *objects])
+        if not made.is_file():
+            raise CompilerError(f"{shlex.join(compiler)} made no library and reported no error. {_WITHOUT}")
+        made.chmod(0o755)
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
+        path = folder / f"{name}-{_digest(made)}.so"
+        os.replace(made, path)
+    return path
+
+
+def _compile_all(compiler: Sequence[str], flags: tuple[str, ...], folder: Path) -> list[str]:
+    """Compile scalar.c and, for x86-64, the vector files this compiler knows the flags of."""
+    program, *chosen = compiler
+    common = [program, *FLAGS, "-fPIC", *chosen, *flags, "-c"]  # what CC says comes later, so it wins
+    objects, macros = [], []
+    if platform.machine() in ("x86_64", "AMD64"):
+        for file, (macro, own) in VECTOR_FILES.items():
+            target = str(folder / f"{file}.o")
+            command = [*common, f"-D{macro}", *own, "-o", target, str(RUNTIME / file)]
+            # What fails twice this compiler cannot do; once, it may have lacked memory, and the result is kept.
+            if any(_run(command).returncode == 0 for _ in range(2)):
+                objects.append(target)
+                macros.append(f"-D{macro}")
+    target = str(folder / "scalar.o")
+    _command([*common, *macros, "-o", target, str(RUNTIME / "scalar.c")])
+    return [target, *objects]
+
+
+def _command(command: list[str]) -> None:
+    done = _run(command)
+    if done.returncode:
+        raise CompilerError(
+            f"the C compiler failed (exit {done.returncode}): {shlex.join(command)}\n{done.stderr.strip()}\n{_WITHOUT}"
+        )
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LONGEST,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompilerError(f"the C compiler cannot be run: {error}. {_WITHOUT}") from error
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what builds that were killed left behind."""
+    for path in folder.iterdir():
+        if path.is_dir() and path.lstat().st_mtime < time.time() - _LEFT_OVER:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _own_folder(folder: Path, *, make: bool) -> Path:
+    """The folder, once nobody else can write to it; CompilerError if that cannot be had."""
+    if make:
+        folder.mkdir(parents=True, exist_ok=True)
+    if os.name != "posix":
+        return folder
+    around, status = folder.parent.stat(), folder.stat()
+    if around.st_mode & stat.S_IWOTH and not around.st_mode & stat.S_ISVTX:
+        raise CompilerError(
+            f"everybody can replace what is in {folder.parent}, and loading a library runs it: "
+            f"`chmod o-w {shlex.quote(str(folder.parent))}`, or set LEHR_CACHE to another folder. {_WITHOUT}"
+        )
+    if status.st_uid not in (0, os.geteuid()):
+        raise CompilerError(
+            f"{folder} belongs to another user, and loading a library runs it: set LEHR_CACHE to a folder of yours. "
+            + _WITHOUT
+        )
+    if not _only_ours(status):
+        folder.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
+    return folder
+
+
+def _only_ours(status: os.stat_result) -> bool:
+    """Whether nobody but this user, and root, can write to a file or a folder."""
+    if os.name != "posix":
+        return True
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

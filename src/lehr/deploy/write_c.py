@@ -1,0 +1,252 @@
+"""An `IntegerNet` as C99 source: constants and calls, beside the hand-written runtime that runs them.
+
+`to_c` writes into a directory
+
+    model.h, model.c    the layers and their tables, all constant: they stay in flash on a microcontroller
+    test_vector.h       images with the scores of the reference run
+    lehr.h, scalar.c .. the runtime, copied; main.c classifies standard input, test.c runs the test vector
+    Makefile, README.md how to build and use it; cortex-m4/ shows a bare-metal program
+
+Nothing is allocated: a run needs one block of MODEL_MEMORY bytes; model.h states it for each instruction set.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import string
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lehr.deploy.build import RUNTIME
+from lehr.deploy.integer_net import IntegerNet, check_images
+from lehr.deploy.kernels import FIELDS, KERNELS, OPERATIONS, TYPES, Layer
+from lehr.deploy.plan import Plan, plan
+from lehr.printable import printable
+
+_C_TYPES = {
+    "int8": "int8_t",
+    "int16": "int16_t",
+    "int32": "int32_t",
+    "uint8": "uint8_t",
+    "uint32": "uint32_t",
+    "float32": "float",
+}
+# What may stand in C source as it is. `*`, `/`, `\\`, `?` (trigraphs), quotes and line ends of any kind may not.
+_PLAIN = frozenset(string.ascii_letters + string.digits + " _-.,:#()")
+_PLAIN_IN_STRINGS = _PLAIN | frozenset("/*!$%&'+;<=>@[]^`{|}~")
+_ENUMS = {
+    "operation": OPERATIONS,
+    "kernel": KERNELS,
+    "source_type": TYPES,
+    "second_type": TYPES,
+    "target_type": TYPES,
+}
+
+
+def to_c(net: IntegerNet, directory: str | Path, *, images: np.ndarray | torch.Tensor | None = None) -> None:
+    """Write `net` as C into `directory`; the test vector takes `images`, or else 4 random ones."""
+    if images is None:
+        images = np.random.default_rng(0).integers(0, 256, (4, *net.input_shape), dtype=np.uint8)
+    check_images(images, net.input_shape)
+    images = np.asarray(images)
+    if not len(images):
+        raise ValueError("images: the test vector needs at least one, got none")
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    planned = plan(net)
+    sources = [path for path in RUNTIME.glob("*.[ch]") if path.name != "amx.c"]  # that wants its own weights
+    for source in (*sources, *(RUNTIME / "example").glob("*.c"), RUNTIME / "example" / "Makefile"):
+        shutil.copyfile(source, directory / source.name)
+    shutil.copytree(RUNTIME / "example" / "cortex-m4", directory / "cortex-m4", dirs_exist_ok=True)
+    _write(directory / "model.h", _header(net, planned))
+    _write(directory / "model.c", _model(net, planned))
+    _write(directory / "test_vector.h", _test_vector(net, images))
+    _write(directory / "README.md", _readme(net, planned, len(images)))
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(line + "\n" for line in lines)
+
+
+def _header(net: IntegerNet, planned: Plan) -> Iterator[str]:
+    channels, rows, columns = net.input_shape
+    yield "/* Written by lehr.deploy.to_c. */"
+    yield "#ifndef MODEL_H"
+    yield "#define MODEL_H"
+    yield ""
+    yield '#include "lehr.h"'
+    yield ""
+    yield f"#define MODEL_CHANNELS {channels}"
+    yield f"#define MODEL_ROWS {rows}"
+    yield f"#define MODEL_COLUMNS {columns}"
+    yield f"#define MODEL_OUTPUTS {planned.outputs}"
+    yield ""
+    yield "/* Bytes of memory a run needs. */"
+    yield "#if defined(LEHR_HAVE_AVX512)"
+    yield f"#define MODEL_MEMORY {planned.memory('avx512')}"
+    yield "#elif defined(LEHR_HAVE_AVX2)"
+    yield f"#define MODEL_MEMORY {planned.memory('avx2')}"
+    yield "#else"
+    yield f"#define MODEL_MEMORY {planned.memory('scalar')}"
+    yield "#endif"
+    yield ""
+    yield "extern const lehr_net model;"
+    yield "extern const char *const model_classes[MODEL_OUTPUTS];"
+    yield ""
+    yield "#endif"
+
+
+def _model(net: IntegerNet, planned: Plan) -> Iterator[str]:
+    yield "/* Written by lehr.deploy.to_c. */"
+    yield '#include "model.h"'
+    yield "#include <math.h> /* INFINITY */"
+    for index, layer in enumerate(planned.layers):
+        for name in FIELDS:
+            value = getattr(layer, name)
+            if isinstance(value, np.ndarray):
+                yield ""
+                yield from _array(f"{name}_{index}", value)
+    yield ""
+    yield f"static const lehr_layer layers[{len(planned.layers)}] = {{"
+    for index, layer in enumerate(planned.layers):
+        yield f"    {{ /* {_comment(layer.name)} */"
+        yield from (f"        {line}," for line in _initialisers(index, layer))
+        yield "    },"
+    yield "};"
+    yield ""
+    yield "const lehr_net model = {"
+    yield "    .layers = layers,"
+    yield f"    .count = {len(planned.layers)},"
+    for name in ("image_bytes", "value_bytes", "outputs", "scores", "logits"):
+        yield f"    .{name} = {getattr(planned, name)},"
+    yield f"    .scores_type = LEHR_{TYPES[planned.scores_type]},"
+    yield f"    .logits_type = LEHR_{TYPES[planned.logits_type]},"
+    yield "};"
+    yield ""
+    yield "const char *const model_classes[MODEL_OUTPUTS] = {"
+    for name in net.classes or map(str, range(planned.outputs)):
+        yield f"    {_string(name)},"
+    yield "};"
+
+
+def _initialisers(index: int, layer: Layer) -> Iterator[str]:
+    for name in FIELDS:
+        value = getattr(layer, name)
+        if isinstance(value, np.ndarray):
+            yield f".{name} = {name}_{index}"
+        elif name in _ENUMS:
+            yield f".{name} = LEHR_{_ENUMS[name][value]}"
+        elif isinstance(value, float):
+            if value:
+                yield f".{name} = {_number(np.float32(value))}"
+        elif value:
+            yield f".{name} = {value}"
+
+
+def _array(name: str, array: np.ndarray, shape: str | None = None) -> Iterator[str]:
+    flat = array.ravel()
+    numbers = [_number(x) for x in flat] if array.dtype == np.float32 else list(map(str, flat.tolist()))
+    yield f"static const {_C_TYPES[array.dtype.name]} {name}{shape or f'[{flat.size}]'} = {{"
+    for at in range(0, len(numbers), 20):
+        yield f"    {', '.join(numbers[at : at + 20])},"
+    yield "};"
+
+
+def _number(x: np.float32) -> str:
+    """A float constant with the nine digits that name it exactly."""
+    if math.isinf(x):
+        return "INFINITY" if x > 0 else "-INFINITY"
+    text = f"{float(x):.9g}"
+    return text + ("f" if "." in text or "e" in text else ".0f")
+
+
+def _string(text: str) -> str:
+    """A C string of plain characters: other bytes as octal, which ends after three digits whatever follows.
+
+    Programs print these names, so what would control a terminal is an escape that can be seen.
+    """
+    plain = _PLAIN_IN_STRINGS
+    return '"' + "".join(chr(b) if chr(b) in plain else f"\\{b:03o}" for b in printable(text).encode()) + '"'
+
+
+def _comment(text: str) -> str:
+    """A name for a comment. No character of it can end the comment, start another, or join two lines."""
+    return "".join(c if c in _PLAIN else "_" for c in text)
+
+
+def _test_vector(net: IntegerNet, images: np.ndarray) -> Iterator[str]:
+    count, outputs = len(images), net.output.size
+    pixels = math.prod(net.input_shape)
+    integer = net.values[net.score_name].kind == "integer"
+    yield "/* Written by lehr.deploy.to_c: images and the scores of the reference run. */"
+    yield "#include <stdint.h>"
+    yield f"#define TEST_IMAGES {count}"
+    for name, array, width in (
+        ("test_images", images.reshape(count, -1), pixels),
+        ("test_scores", (net.scores(images) if integer else np.zeros((1, 1))).astype(np.int32), outputs),
+        ("test_logits", (net.run(images) if not integer else np.zeros((1, 1))).astype(np.float32), outputs),
+    ):
+        yield ""
+        yield f"static const {_C_TYPES[array.dtype.name]} {name}[{len(array)}][{width}] = {{"
+        for row in array:
+            numbers = [_number(x) for x in row] if array.dtype == np.float32 else list(map(str, row.tolist()))
+            yield "    {"
+            for at in range(0, len(numbers), 20):
+                yield f"        {', '.join(numbers[at : at + 20])},"
+            yield "    },"
+        yield "};"
+
+
+def _readme(net: IntegerNet, planned: Plan, images: int) -> Iterator[str]:
+    channels, rows, columns = net.input_shape
+    constants = sum(
+        getattr(layer, name).nbytes
+        for layer in planned.layers
+        for name in FIELDS
+        if isinstance(getattr(layer, name), np.ndarray)
+    )
+    yield f"""# A network as C
+
+Image: {channels} x {rows} x {columns} uint8 (channel, row, column). Outputs: {planned.outputs}.
+
+| | bytes |
+|---|---|
+| constants (flash) | {constants:,} |
+| memory of a run, portable C (RAM) | {planned.memory("scalar"):,} |
+| memory of a run, AVX2 | {planned.memory("avx2"):,} |
+| memory of a run, AVX-512 | {planned.memory("avx512"):,} |
+
+Besides, a run takes less than 4 KB of stack. It allocates nothing.
+
+## On a computer
+
+    make                      # classify, test
+    make check                # {images} images against the reference scores, at every instruction set
+    ./classify < image.raw    # the class and the scores of each image
+
+## In a program
+
+    #include "model.h"
+
+    static uint64_t memory[(MODEL_MEMORY + 7) / 8];
+
+    lehr_run(&model, image, memory, lehr_best_level());
+    printf("%s\\n", model_classes[lehr_class(&model, memory)]);
+
+Compile model.c and scalar.c with `-std=c99 -O3 -ffp-contract=off`. On x86-64 add avx2.c (`-mavx2 -mpopcnt`)
+and avx512.c (`-mavx512f -mavx512bw -mavx512vl -mpopcnt`) and give `-DLEHR_HAVE_AVX2 -DLEHR_HAVE_AVX512` to
+all files; the best one is chosen at run time. Threads each need memory of their own; the model is constant
+and shared.
+
+## On a microcontroller
+
+model.c and scalar.c are all: the tables are `const`, so they stay in flash, and `memory` is the only RAM.
+Nothing is prepared at start. The runtime uses memcpy, memset and memmove of the C library, and no floating
+point in a network of integers but the last scale and shift (`lehr_score` does without).
+`make cortex-m4` builds test.c bare metal (gcc-arm-none-eabi, newlib) and runs it in qemu-system-arm as a
+Cortex-M4; cortex-m4/ holds the start-up code and linker script to start from."""

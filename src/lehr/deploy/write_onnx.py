@@ -1,0 +1,360 @@
+"""Integer networks as ONNX files: `to_onnx` in standard operators, `to_qonnx` in the dialect of the qonnx package.
+
+Both take uint8 pixels and give the float32 `logits` and the int32 `scores` they come from. Between them integers ride
+in float32, which holds them exactly up to 2^24; a network whose sums could go beyond is refused, so the scores equal
+those of `IntegerNet.run` bit for bit in any runtime that computes float32 convolutions by multiplying and adding.
+
+    operation      to_onnx                                           to_qonnx
+    Table          Gather at pixel + 256 * channel                   the same
+    Conv, Linear   INT2, INT4 or INT8 weights, DequantizeLinear      float weights, Quant
+    Threshold      GreaterOrEqual and Where, or a binary search      MultiThreshold
+    SumPool        a convolution with ones                           the same
+    Affine         Mul, Add                                          the same
+
+Float operations are float32 operations there; a runtime may round them in its own order.
+
+>>> import numpy as np, onnxruntime, tempfile
+>>> from lehr.deploy.integer_net import IntegerNet
+>>> from lehr.deploy.operations import Flatten, Linear, Table, Weights
+>>> net = IntegerNet((1, 1, 2), (
+...     Table("pixels", np.arange(256)[None] // 128),
+...     Flatten("flat", "pixels"),
+...     Linear("sums", "flat", Weights.of([[1, -1], [0, 1]])),
+... ))
+>>> with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
+...     to_onnx(net, file.name)
+...     session = onnxruntime.InferenceSession(file.name)
+>>> session.run(["scores"], {"pixels": np.array([[[[200, 7]]]], dtype=np.uint8)})
+[array([[1, 0]], dtype=int32)]
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from typing_extensions import override
+
+from lehr.deploy.integer_net import IntegerNet
+from lehr.deploy.operations import (
+    Add,
+    Affine,
+    Clip,
+    Conv,
+    Flatten,
+    Linear,
+    MaxPool,
+    Operation,
+    SumPool,
+    Table,
+    Threshold,
+    Weights,
+)
+
+_EXACT = 2**24  # float32 holds every integer up to here, thresholds one past the largest sum too
+_MOST_CUTS = 2**26  # thresholds of one QONNX node
+_COMPARED = 4  # up to this many thresholds, comparing with each takes fewer passes than a binary search
+
+
+def to_onnx(net: IntegerNet, path: str | Path) -> None:
+    """Write the network as an ONNX file for stock runtimes (opset 25, which brought 2-bit weights)."""
+    Path(path).write_bytes(_Standard(net, "image").model().SerializeToString())
+
+
+def to_qonnx(net: IntegerNet, path: str | Path, *, batch: int = 1) -> None:
+    """Write the network as a QONNX file for `batch` images at a time: that dialect's tools want every shape fixed."""
+    Path(path).write_bytes(_Qonnx(net, batch).model().SerializeToString())
+
+
+class Writer(ABC):
+    """Writes the operations one after the other; a dialect says how weights and thresholds are written."""
+
+    opsets: Sequence[tuple[str, int]]
+    ir_version: int
+
+    def __init__(self, net: IntegerNet, batch: int | str) -> None:
+        for name, value in net.values.items():
+            if value.kind == "integer" and max(-value.low, value.high) >= _EXACT:
+                raise ValueError(
+                    f"{name}: its sums reach {value.low}..{value.high}, and ONNX runtimes compute in float32, exact "
+                    f"only below {_EXACT}: use the packed file or C, or smaller levels"
+                )
+        self.net = net
+        self.batch = batch
+        self.nodes: list[onnx.NodeProto] = []
+        self.infos: list[onnx.ValueInfoProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+        self.names: set[str] = set()
+        self.numbers: dict[str, int] = {}  # the last number that made a name free
+        self.tensors: dict[str, tuple[str, tuple[int, ...]]] = {}  # of a value: its tensor, and its shape for an image
+
+    @abstractmethod
+    def weights(self, name: str, weights: Weights) -> str:
+        """Write quantized weights; the float32 tensor a convolution reads."""
+
+    @abstractmethod
+    def codes(self, threshold: Threshold, source: str, shape: tuple[int, ...]) -> str:
+        """Write a multi-step function of direction * s, which is the tensor `source`; the tensor of its values."""
+
+    def model(self) -> onnx.ModelProto:
+        """The whole file."""
+        pixels = helper.make_tensor_value_info("pixels", TensorProto.UINT8, [self.batch, *self.net.input_shape])
+        self.names.add("pixels")
+        for operation in self.net.operations:
+            self.tensors[operation.name] = self._operation(operation)
+        graph = helper.make_graph(
+            self.nodes, "lehr", [pixels], self._outputs(), self.initializers, value_info=self.infos
+        )
+        imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets]
+        model = helper.make_model(graph, opset_imports=imports, ir_version=self.ir_version, producer_name="lehr")
+        if self.net.classes:
+            helper.set_model_props(model, {"classes": json.dumps(self.net.classes)})
+        onnx.checker.check_model(model)
+        return model
+
+    def _operation(self, operation: Operation) -> tuple[str, tuple[int, ...]]:
+        value, name = self.net.values[operation.name], operation.name
+        sources = [self.tensors[source] for source in operation.sources]
+        shape: tuple[int, ...] = value.shape
+        if isinstance(operation, Table):
+            return self._table(operation, shape), shape
+        source, source_shape = sources[0]
+        match operation:
+            case Conv():
+                source = self._shaped(source, source_shape, self.net.values[operation.source].shape)
+                attributes = {"group": operation.groups, "dilations": operation.dilation}
+                return self._windows("Conv", [source, self._weight(name, operation.weight)], operation, **attributes)
+            case Linear():
+                source = self._shaped(source, source_shape, (math.prod(source_shape),))
+                weight = self._weight(name, operation.weight)
+                return self.node("Gemm", [source, weight], shape[:1], name=name, transB=1), shape[:1]
+            case MaxPool():
+                source = self._shaped(source, source_shape, self.net.values[operation.source].shape)
+                return self._windows("MaxPool", [source], operation, kernel_shape=operation.kernel)
+            case SumPool():
+                source = self._shaped(source, source_shape, self.net.values[operation.source].shape)
+                ones = self.weights(name, Weights(np.zeros((shape[0], 1, *operation.kernel), np.uint8), (1,)))
+                return self._windows("Conv", [source, ones], operation, group=shape[0])
+            case Threshold():
+                shape = source_shape
+                if (operation.directions < 0).any():
+                    signs = self.per_channel(operation.directions.astype(np.float32), shape)
+                    source = self.node("Mul", [source, signs], shape)
+                return self.codes(operation, source, shape), shape
+            case Affine():
+                if self.net.values[operation.source].kind == "integer":
+                    # Keeps runtimes from folding the scale into the weights before, where sums would be rounded.
+                    source = self.node("Cast", [source], source_shape, TensorProto.INT32, to=TensorProto.INT32)
+                    source = self.node("Cast", [source], source_shape, to=TensorProto.FLOAT)
+                scale, shift = (self.per_channel(x, source_shape) for x in (operation.scale, operation.shift))
+                product = self.node("Mul", [source, scale], source_shape)
+                return self.node("Add", [product, shift], source_shape, name=name), source_shape
+            case Clip():
+                bounds = [
+                    self.constant(np.array(bound, np.float32)) if math.isfinite(bound) else ""
+                    for bound in (operation.low, operation.high)
+                ]
+                return self.node("Clip", [source, *bounds], source_shape, name=name), source_shape
+            case Add():
+                shaped = [self._shaped(*x, source_shape) for x in sources]
+                return self.node("Add", shaped, source_shape, name=name), source_shape
+            case Flatten():
+                return self._shaped(source, source_shape, (value.size,)), (value.size,)
+            case _:
+                raise TypeError(f"{name}: no ONNX for a {type(operation).__name__}")
+
+    def _windows(
+        self, operator: str, inputs: Sequence[str], operation: Conv | MaxPool | SumPool, **attributes: Any
+    ) -> tuple[str, tuple[int, ...]]:
+        shape = self.net.values[operation.name].shape
+        pads = [*operation.padding, *operation.padding]
+        result = self.node(
+            operator, inputs, shape, name=operation.name, strides=operation.stride, pads=pads, **attributes
+        )
+        return result, shape
+
+    def _shaped(self, tensor: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+        """Flat, or with a row and a column, as is wanted."""
+        if len(shape) == len(wanted):
+            return tensor
+        if len(wanted) == 1:
+            return self.node("Flatten", [tensor], wanted, axis=1)
+        return self.node("Unsqueeze", [tensor, self.constant(np.array([2, 3]))], wanted)
+
+    def _table(self, operation: Table, shape: tuple[int, ...]) -> str:
+        pixels = self.node("Cast", ["pixels"], shape, TensorProto.INT32, to=TensorProto.INT32)
+        if len(operation.table) > 1:
+            offsets = self.per_channel(np.arange(len(operation.table), dtype=np.int32) * 256, shape)
+            pixels = self.node("Add", [pixels, offsets], shape, TensorProto.INT32)
+        table = self.constant(operation.table.reshape(-1).astype(np.float32))
+        return self.node("Gather", [table, pixels], shape, name=operation.name)
+
+    def _weight(self, name: str, weight: Weights | np.ndarray) -> str:
+        if isinstance(weight, Weights) and weight.is_integer:
+            return self.weights(name, weight)
+        return self.constant(weight.values if isinstance(weight, Weights) else weight)
+
+    def _outputs(self) -> list[onnx.ValueInfoProto]:
+        """Logits, and scores if they are integers: (image, class)."""
+        outputs = []
+        last = self.net.operations[-1].name
+        for output, name, kind in (("logits", last, "float"), ("scores", self.net.score_name, "integer")):
+            value = self.net.values[name]
+            if value.kind == kind:
+                dtype = TensorProto.FLOAT if kind == "float" else TensorProto.INT32
+                tensor = self._shaped(*self.tensors[name], (value.size,))
+                self.nodes.append(helper.make_node("Cast", [tensor], [output], to=int(dtype)))  # pyright: ignore[reportArgumentType]
+                outputs.append(helper.make_tensor_value_info(output, dtype, [self.batch, value.size]))
+        return outputs
+
+    def node(
+        self,
+        operator: str,
+        inputs: Sequence[str],
+        shape: tuple[int, ...],  # for an image
+        dtype: int = TensorProto.FLOAT,
+        *,
+        name: str = "",
+        domain: str = "",
+        **attributes: Any,
+    ) -> str:
+        """Append a node; the name of its one result."""
+        output = self.free(name or f"{operator}")
+        self.nodes.append(helper.make_node(operator, list(inputs), [output], domain=domain, **attributes))
+        self.infos.append(helper.make_tensor_value_info(output, dtype, [self.batch, *shape]))
+        return output
+
+    def constant(self, array: np.ndarray, name: str = "constant") -> str:
+        """Append a constant; its name."""
+        name = self.free(name)
+        self.initializers.append(numpy_helper.from_array(array, name))
+        return name
+
+    def per_channel(self, array: np.ndarray, shape: tuple[int, ...]) -> str:
+        """A constant for each channel of a tensor that has `shape` for an image."""
+        return self.constant(array.reshape(-1, *[1] * (len(shape) - 1)))
+
+    def free(self, name: str) -> str:
+        """A name nothing has yet."""
+        free, number = name, self.numbers.get(name, 1)
+        while free in self.names or free in ("logits", "scores"):
+            number += 1
+            free = f"{name}#{number}"
+        self.numbers[name] = number
+        self.names.add(free)
+        return free
+
+
+class _Standard(Writer):
+    """Standard operators, of the opset that brought 2-bit weights."""
+
+    opsets = (("", 25),)
+    ir_version = 13
+
+    @override
+    def weights(self, name: str, weights: Weights) -> str:
+        bits = _signed_bits(weights)
+        dtype = next(
+            dtype for width, dtype in ((2, ml_dtypes.int2), (4, ml_dtypes.int4), (8, np.int8)) if bits <= width
+        )
+        packed = self.constant(weights.values.astype(dtype), f"{name}.weight")
+        result = self.free(f"{name}.dequantized")
+        one = self.constant(np.array(1, np.float32))
+        self.nodes.append(helper.make_node("DequantizeLinear", [packed, one], [result]))
+        return result
+
+    @override
+    def codes(self, threshold: Threshold, source: str, shape: tuple[int, ...]) -> str:
+        columns = threshold.thresholds.astype(np.float32).T  # (K, channel)
+        levels = np.array(threshold.levels, np.float32)
+        if len(columns) > _COMPARED:
+            return self._searched(threshold, source, shape)
+        result = self.constant(levels[0])
+        for k, (column, level) in enumerate(zip(columns, levels[1:], strict=True)):
+            reached = self.node("GreaterOrEqual", [source, self.per_channel(column, shape)], shape, TensorProto.BOOL)
+            name = threshold.name if k == len(columns) - 1 else ""
+            result = self.node("Where", [reached, self.constant(level), result], shape, name=name)
+        return result
+
+    def _searched(self, threshold: Threshold, source: str, shape: tuple[int, ...]) -> str:
+        """The number of thresholds reached, bit by bit from the highest: each step looks one threshold up."""
+        channels, count = threshold.thresholds.shape
+        bits = count.bit_length()
+        padded = np.full((channels, 2**bits), np.inf, np.float32)  # column k is reached by code k; no value reaches inf
+        padded[:, 1 : count + 1] = threshold.thresholds
+        rows = self.per_channel(np.arange(channels, dtype=np.int32) * 2**bits, shape)
+        table = self.constant(padded.reshape(-1))
+        code, candidate = (self.constant(np.array(x, np.int32)) for x in (0, 2 ** (bits - 1)))
+        cut = self.per_channel(padded[:, 2 ** (bits - 1)], shape)
+        for bit in reversed(range(bits)):
+            if bit < bits - 1:
+                step = self.constant(np.array(2**bit, np.int32))
+                candidate = self.node("Add", [code, step], shape, TensorProto.INT32)
+                place = self.node("Add", [candidate, rows], shape, TensorProto.INT32)
+                cut = self.node("Gather", [table, place], shape)
+            reached = self.node("GreaterOrEqual", [source, cut], shape, TensorProto.BOOL)
+            code = self.node("Where", [reached, candidate, code], shape, TensorProto.INT32)
+        levels = self.constant(np.array(threshold.levels, np.float32))
+        return self.node("Gather", [levels, code], shape, name=threshold.name)
+
+
+class _Qonnx(Writer):
+    """Quant and MultiThreshold, the operators of the qonnx package."""
+
+    opsets = (("", 13), ("qonnx.custom_op.general", 1))
+    ir_version = 8
+    _DOMAIN = "qonnx.custom_op.general"
+
+    @override
+    def weights(self, name: str, weights: Weights) -> str:
+        bits = max(2, _signed_bits(weights))
+        values = self.constant(weights.values.astype(np.float32), f"{name}.weight")
+        one, zero, width = (self.constant(np.array(x, np.float32)) for x in (1, 0, bits))
+        narrow = int(weights.levels[0] > -(2 ** (bits - 1)))
+        result = self.free(f"{name}.quantized")
+        attributes = {"signed": 1, "narrow": narrow, "rounding_mode": "ROUND"}
+        node = helper.make_node("Quant", [values, one, zero, width], [result], domain=self._DOMAIN, **attributes)
+        self.nodes.append(node)
+        self.infos.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, weights.codes.shape))
+        return result
+
+    @override
+    def codes(self, threshold: Threshold, source: str, shape: tuple[int, ...]) -> str:
+        """A jump of several units is as many equal thresholds: MultiThreshold counts by one unit."""
+        jumps = np.diff(np.array(threshold.levels))
+        if (jumps <= 0).any():
+            raise ValueError(f"{threshold.name}: QONNX needs levels that rise, got {threshold.levels}")
+        unit = int(np.gcd.reduce(jumps))
+        count = int(jumps.sum()) // unit * len(threshold.thresholds)
+        if count > _MOST_CUTS:
+            raise ValueError(
+                f"{threshold.name}: QONNX would need {count:,} thresholds for it, more than {_MOST_CUTS:,}"
+            )
+        cuts = np.repeat(threshold.thresholds.astype(np.float32), jumps // unit, axis=1)
+        low, high = min(threshold.levels), max(threshold.levels)
+        bits = max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0)
+        return self.node(
+            "MultiThreshold",
+            [source, self.constant(cuts)],
+            shape,
+            name=threshold.name,
+            domain=self._DOMAIN,
+            out_scale=float(unit),
+            out_bias=float(low),
+            out_dtype=f"INT{bits + 1}" if low < 0 else f"UINT{max(1, bits)}",
+            data_layout="NCHW" if len(shape) == 3 else "NC",
+        )
+
+
+def _signed_bits(weights: Weights) -> int:
+    """Width of the narrowest signed integer that holds all levels."""
+    low, high = int(weights.levels[0]), int(weights.levels[-1])
+    return 1 + max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0)

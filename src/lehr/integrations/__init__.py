@@ -1,0 +1,1 @@
+"""Annealing in the training loops of other libraries."""

@@ -1,0 +1,150 @@
+"""Loss and accuracy of the network that will be deployed: without noise, in full precision.
+
+While a network trains, two more are measured beside it: with the noise of training, and with the BatchNorm statistics
+of training where those are estimated anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lehr.batchnorm import reestimated
+from lehr.data import Splits, Steps, StreamedSplits, examples_of
+from lehr.layers import Quantizer
+from lehr.training.measures import noisy_quantizers
+from lehr.training.recipe import Recipe
+
+_BATCHNORM_BATCH = 256  # images
+
+Forward = Callable[[Tensor], Tensor]
+Total = Callable[[Tensor], Tensor]
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """The total of a single process."""
+    return tensor
+
+
+class Tally:
+    """Loss and accuracy over many batches, summed on `device` and read once: no step waits for an accelerator.
+
+    >>> tally = Tally()
+    >>> tally.add(torch.tensor(0.5), torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
+    >>> tally.read()
+    (0.5, 0.5)
+    """
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.count = 0
+        self._loss = torch.zeros((), device=device)
+        self._correct = torch.zeros((), dtype=torch.int64, device=device)
+
+    def add(
+        self,
+        loss: Tensor,  # scalar, the mean over the batch
+        scores: Tensor,  # (batch, class)
+        labels: Tensor,  # (batch,)
+    ) -> None:
+        """Count a batch."""
+        size = len(labels)
+        self._loss.add_(loss.detach(), alpha=size)
+        self._correct.add_((scores.argmax(1) == labels).sum())
+        self.count += size
+
+    def read(self, total: Total = _alone) -> tuple[float, float]:
+        """Mean loss and accuracy, NaN of nothing; `total` adds the sums of several processes."""
+        sums = torch.stack([self._loss, self._correct, torch.full_like(self._loss, self.count)])
+        loss, correct, count = total(sums).tolist()
+        return (loss / count, correct / count) if count else (math.nan, math.nan)
+
+
+@torch.no_grad()
+def evaluate_each(
+    forwards: dict[str, Forward], loss: nn.Module, batches: Steps, device: torch.device, total: Total = _alone
+) -> dict[str, float]:
+    """Loss and accuracy of several ways to run a network, over all samples of all processes.
+
+    Args:
+        forwards: what the names of the results begin with ("val/"), and images to scores
+        loss: of scores and labels
+        batches: of this process
+        device: where the sums are kept until the end
+        total: adds a tensor over all processes
+    """
+    tallies = {name: Tally(device) for name in forwards}
+    for images, labels in batches:
+        for name, forward in forwards.items():
+            scores = forward(images)
+            tallies[name].add(loss(scores, labels), scores, labels)
+    results = {}
+    for name, tally in tallies.items():
+        results[f"{name}loss"], results[f"{name}accuracy"] = tally.read(total)
+    return results
+
+
+@torch.no_grad()
+def validate(
+    model: nn.Module,
+    loss: nn.Module,
+    batches: Steps,
+    batchnorm: Sequence[Tensor],
+    total: Total,
+    device: torch.device,
+) -> dict[str, float]:
+    """Validate a network that trains; it is in training mode before and after.
+
+    Args:
+        model: the network
+        loss: of scores and labels
+        batches: validation images of this process
+        batchnorm: batches of training images, from which BatchNorm's statistics are estimated without noise; may be
+            empty
+        total: adds a tensor over all processes
+        device: the network's
+    """
+    model.eval()
+    noisy = noisy_quantizers(model)
+    with reestimated(model, (images.to(device) for images in batchnorm)) as running:
+
+        def with_running_statistics(images: Tensor) -> Tensor:
+            return torch.func.functional_call(model, running, images) if running else model(images)
+
+        def with_noise(images: Tensor) -> Tensor:
+            _set_training(noisy, True)
+            scores = with_running_statistics(images)
+            _set_training(noisy, False)
+            return scores
+
+        forwards: dict[str, Forward] = {"val/": model}
+        if running:
+            forwards["val/running_"] = with_running_statistics
+        if noisy:
+            forwards["val/noisy_"] = with_noise
+        results = evaluate_each(forwards, loss, batches, device, total)
+    model.train()
+    return results
+
+
+def batchnorm_images(recipe: Recipe, splits: Splits | StreamedSplits) -> Sequence[Tensor]:
+    """The training images that BatchNorm's statistics are estimated from: in memory, augmented like those of training.
+
+    The same on every process, so that all have the same statistics.
+    """
+    if not recipe.batchnorm_batches:
+        return ()
+    images = examples_of(splits.train, _BATCHNORM_BATCH * recipe.batchnorm_batches)
+    # Data may be in the order of its classes: a batch must hold many.
+    images = images[torch.randperm(len(images), generator=torch.Generator().manual_seed(recipe.seed))]
+    augment = recipe.data.augmentation
+    if augment and isinstance(splits, Splits):
+        images = augment(images, torch.Generator().manual_seed(recipe.seed))
+    return [batch for batch in images.split(_BATCHNORM_BATCH) if len(batch) > 1]  # BatchNorm needs two images
+
+
+def _set_training(quantizers: Sequence[Quantizer], training: bool) -> None:
+    for quantizer in quantizers:
+        quantizer.train(training)

@@ -1,0 +1,76 @@
+"""Recipes to show and compare, read without importing classes that are not lehr's.
+
+A `NotImported` stands for the algorithm, a `NotImportedNetwork` for the network, and the defaults for a schedule and
+laws of annealing. This is a file of its own so that the stand-ins are not listed among the algorithms of `lehr train`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import nn
+
+from lehr.algorithms import Algorithm
+from lehr.convert import Conversion
+from lehr.training import trust
+from lehr.training.model import Model
+from lehr.training.recipe import Recipe
+from lehr.training.recipes import CHOICES, RecipeError, content_of, free_text, parse, text_of
+
+
+def read_to_show(path: Path) -> tuple[Recipe, tuple[str, ...]]:
+    """Return the recipe in a YAML file without the classes that `recipes.read` refuses, and the names of those."""
+    content = content_of(text_of(path), str(path))
+    refused = dict(trust.foreign(content, free_text()))
+    left_out = {}
+    for key in (*CHOICES, "model"):
+        classes = [name for place, name in refused.items() if ".".join((*place, "")).startswith(f"{key}.")]
+        if classes:
+            *rooms, last = key.split(".")
+            with contextlib.suppress(KeyError, TypeError):  # it stands below a dotted key: `parse` refuses it
+                room = functools.reduce(lambda below, name: below[name], rooms, content)
+                left_out[key] = classes[0], room.pop(last)
+    recipe = parse(yaml.safe_dump(content | ({"model": "mlp"} if "model" in left_out else {})), None, str(path))
+    shown = {key: (name, json.dumps(settings, default=str)) for key, (name, settings) in left_out.items()}
+    if "algorithm" in shown:
+        recipe = dataclasses.replace(recipe, algorithm=NotImported(*shown["algorithm"]))
+    if "model" in shown:
+        name, settings = shown["model"]
+        recipe = dataclasses.replace(recipe, model=Model(NotImportedNetwork, name=name, settings=settings))
+    return recipe, tuple(name for name, _ in left_out.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class NotImported(Algorithm):
+    """Stands for an algorithm that is not lehr's in a recipe that is only shown.
+
+    Args:
+        name: the import path of its class
+        settings: what the recipe says of it, as JSON
+    """
+
+    name: str
+    settings: str
+
+    def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion | None:
+        """It cannot."""
+        raise RecipeError(f"{self.name} was not imported: {trust.remedy(self.name)}")
+
+
+class NotImportedNetwork(nn.Module):
+    """Stands for a network that is not lehr's in a recipe that is only shown: it cannot be built.
+
+    Args:
+        shape: see `lehr.training.model`, as for `classes`, `mean` and `std`
+        name: the import path of its class
+        settings: what the recipe says of it, as JSON
+    """
+
+    def __init__(self, shape: Any, classes: int, mean: Any, std: Any, *, name: str, settings: str) -> None:
+        raise RecipeError(f"{name} was not imported: {trust.remedy(name)}")

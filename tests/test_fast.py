@@ -1,0 +1,147 @@
+"""What is only there to be quick gives the numbers of the plain formulas, at the ties too."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lehr.fast
+from lehr import MultiStep, Uniform
+from lehr.expectation import expected_slope, expected_value
+from restated import BY_SCIPY, NOISES, numbers, step_value, steps, value_and_gradient
+from restated import expected_slope as restated_slope
+from restated import expected_value as restated_value
+
+many_steps = steps(most=60)
+
+
+def around(places, dtype=torch.float64):
+    """The places, their neighbours in floating point, points between them, and what is far away."""
+    at = torch.tensor(sorted(places), dtype=dtype)
+    inf = torch.tensor(math.inf, dtype=dtype)
+    between = torch.linspace(float(at[0]) - 3, float(at[-1]) + 3, 301, dtype=dtype)
+    return torch.cat([at, at.nextafter(inf), at.nextafter(-inf), between, torch.tensor([-1e9, 1e9], dtype=dtype)])
+
+
+class TestBlocks:
+    @staticmethod
+    def blockwise(*arguments):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lehr.fast, "BLOCK", 7)
+            return lehr.fast.blockwise(*arguments)
+
+    @numbers
+    @given(
+        st.lists(st.integers(1, 6), min_size=1, max_size=4),
+        st.randoms(use_true_random=False),
+        st.booleans(),
+    )
+    def test_blocks_give_what_the_whole_gives(self, shape, random, gaps):
+        x = torch.randn([*shape, 2])[..., 0] if gaps else torch.randn(shape)
+        order = random.sample(range(len(shape)), len(shape))
+        x = x.permute(order)
+        narrow = [size if random.random() < 0.5 else 1 for size in x.shape]
+        factor = torch.randn(narrow[random.randrange(len(narrow)) :])
+        expanded = torch.randn([]).expand(x.shape)
+        for other in (0.5, torch.randn(()), expanded, torch.randn(x.shape)):
+            result = self.blockwise(lambda x, factor, other: x * factor + other, x, factor, other)
+            assert torch.equal(result, x * factor + other)
+            assert x.numel() <= 7 or result.stride() == torch.empty_like(x).stride()
+
+    def test_no_block_is_larger_than_allowed(self):
+        sizes = []
+        for shape in ((100,), (2, 50), (50, 2), (3, 3, 3, 3), (1, 1, 30)):
+            sizes.clear()
+            x = torch.randn(shape)
+            assert torch.equal(self.blockwise(lambda x: sizes.append(x.numel()) or x, x), x)
+            assert max(sizes) <= 7
+            assert sum(sizes) == x.numel()
+
+    def test_blocks_are_as_long_as_they_may_be(self):
+        sizes = []
+        self.blockwise(lambda x: sizes.append(x.numel()) or x, torch.randn(70))
+        assert sizes == [7] * 10
+
+
+class TestStaircase:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @numbers
+    @given(step=many_steps)
+    def test_it_is_the_step_function_at_the_thresholds_and_beside_them(self, dtype, step):
+        thresholds = torch.tensor(step.thresholds, dtype=dtype)
+        step = MultiStep(thresholds.unique().tolist(), step.levels[: len(thresholds.unique()) + 1])
+        x = around(step.thresholds, dtype)
+        y = lehr.fast.staircase(x, step.thresholds, step.levels)
+        assert torch.equal(y, torch.from_numpy(step_value(x.double().numpy(), step)).to(dtype))
+        special = torch.tensor([math.nan, -math.inf, math.inf], dtype=dtype)
+        values = lehr.fast.staircase(special, step.thresholds, step.levels)
+        assert values is not None
+        assert values[0].isnan()
+        assert values[1:].tolist() == [dtype_level(step.levels[0], dtype), dtype_level(step.levels[-1], dtype)]
+
+    def test_thresholds_that_lie_in_heaps_are_found_too(self):
+        """No grid of cells separates them: then they are searched."""
+        thresholds = (*(k * 1e-7 for k in range(40)), *range(1, 40))
+        step = MultiStep(thresholds, tuple(range(len(thresholds) + 1)))
+        x = around(thresholds)
+        assert np.array_equal(step(x), step_value(x.numpy(), step))
+
+    def test_infinity_is_above_the_last_threshold_where_a_cell_holds_several(self):
+        thresholds = (*(k * 1e-4 for k in range(3)), *range(1, 3000, 10))
+        step = MultiStep(thresholds, tuple(range(len(thresholds) + 1)))
+        infinite = torch.tensor([-math.inf, math.inf])
+        assert step(infinite).tolist() == [0, len(thresholds)]
+        value, gradient = value_and_gradient(infinite, step, Uniform(1e-6))
+        assert value.tolist() == [0, len(thresholds)]
+        assert gradient.tolist() == [0, 0]
+
+
+def dtype_level(level, dtype):
+    return torch.tensor(level, dtype=dtype).item()
+
+
+class TestRamps:
+    """Under uniform noise of a known width: one clamp, some clamps, or a table."""
+
+    @numbers
+    @given(many_steps, st.floats(0.001, 3))
+    def test_value_and_gradient_are_the_two_lines_of_theorem_2(self, step, half_width):
+        noise = Uniform.half_width(half_width)
+        ramps = lehr.fast.ramps(step.thresholds, step.levels, noise.w)
+        x = around([threshold + side * noise.w for threshold in step.thresholds for side in (-1, 0, 1)])
+        torch.testing.assert_close(ramps.value(x), expected_value(x, step, noise), rtol=0, atol=1e-10)
+        # A density jumps at the ends of its window, where the last bit of the end decides.
+        edges = torch.tensor([t + side * noise.w for t in step.thresholds for side in (-1, 1)], dtype=x.dtype)
+        inside = ((x[:, None] - edges).abs() > 1e-9).all(1)
+        plain = expected_slope(x, step, noise)[inside]
+        torch.testing.assert_close(ramps.gradient(torch.ones_like(x), x)[inside], plain, rtol=1e-9, atol=1e-9)
+
+    @numbers
+    @given(many_steps, st.floats(0.001, 3))
+    def test_beyond_the_windows_values_are_levels_to_the_bit(self, step, half_width):
+        ramps = lehr.fast.ramps(step.thresholds, step.levels, half_width)
+        x = around(step.thresholds)
+        thresholds = torch.tensor(step.thresholds, dtype=x.dtype)
+        outside = ((x[:, None] - thresholds).abs() > 1.001 * half_width).all(1)
+        x = torch.cat([x[outside], torch.tensor([-math.inf, math.inf], dtype=x.dtype)])
+        if len(step.thresholds) > lehr.fast.FEW:
+            assert torch.equal(ramps.value(x), step(x))
+        torch.testing.assert_close(ramps.value(x), step(x), rtol=0, atol=1e-12)
+        assert ramps.value(torch.full((3,), math.nan)).isnan().all()
+
+
+class TestNearest:
+    @pytest.mark.parametrize("kind", NOISES)
+    @numbers
+    @given(step=steps(most=60), std=st.floats(0.001, 0.5))
+    def test_the_thresholds_within_reach_give_the_sums_over_all_of_them(self, kind, step, std):
+        x = around(step.thresholds)
+        law = BY_SCIPY[kind](std)
+        near = lehr.fast.Nearest(step.thresholds, step.levels, kind(std), x.dtype)
+        np.testing.assert_allclose(near.value(x), restated_value(x.numpy(), step, law), rtol=0, atol=1e-11)
+        if kind is not Uniform:
+            slope = near.gradient(torch.ones_like(x), x)
+            np.testing.assert_allclose(slope, restated_slope(x.numpy(), step, law), rtol=1e-9, atol=1e-10 / std)
