@@ -108,15 +108,6 @@ def test_the_largest_of_the_classics_pass(make, products):
     limits.check(net, Limits())
 
 
-@pytest.fixture
-def interruptible():
-    """Python's own handler of Ctrl-C, also where the shell that runs the tests ignores it, as in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
 def test_long_batches_run_in_parts_and_an_interrupt_is_heard():
     net = IntegerNet((1, 64, 64), (PIXELS, MaxPool("pool", "pixels", (63, 63), (1, 1), (31, 31))))
     images = np.zeros((20_000, 1, 64, 64), np.uint8)  # minutes
