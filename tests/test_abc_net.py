@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import lehr
 from lehr.algorithms.abc_net import ABCNet, ApproxConv2d, ApproxLinear
+from lehr.composed import taken_apart
 from lehr.deploy import operations as deploy
 from lehr.deploy.operations import Weights
-from lehr.layers import taken_apart
 
 
 def layer(algorithm: ABCNet, *, bias: bool = True) -> ApproxConv2d:

@@ -14,7 +14,8 @@ from torch import nn
 
 import lehr
 from lehr import Dirac, MultiStep, Normal, Quantizer, quantize_
-from lehr.convert import ACTIVATIONS, fit_scale
+from lehr.convert import ACTIVATIONS
+from lehr.scale import fit_scale
 from restated import few_numbers
 
 
@@ -327,7 +328,7 @@ class TestTheScale:
             return (weight - scale * quantizer.step(weight / scale)).square().sum().item()
 
         sampled = error()
-        monkeypatch.setattr("lehr.convert._SAMPLE", weight.numel())
+        monkeypatch.setattr("lehr.scale._SAMPLE", weight.numel())
         assert sampled == pytest.approx(error(), rel=0.003)
 
     def test_one_for_the_tensor_one_per_channel_or_the_template_s(self):

@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 import lehr
 from lehr import Dirac, MultiStep, Normal, Quantizer, Uniform
-from lehr.layers import Composed, around_thresholds_, taken_apart
+from lehr.composed import Composed, taken_apart
+from lehr.layers import around_thresholds_
 from measure import LiveMemory
 from restated import value_and_gradient
 

@@ -20,7 +20,6 @@ Linear(
 from __future__ import annotations
 
 import abc
-import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -61,7 +60,7 @@ class AbstractQuantizer(nn.Module, abc.ABC):
     def codes(self, x: Tensor) -> Tensor:
         """The index of each value's level, without noise."""
         x = x.to(wide(x.dtype))  # as the values are computed
-        return level_codes(x if self.scale is None else x / self.scale, self.step)
+        return self.step.codes(x if self.scale is None else x / self.scale)
 
     def unscaled(self, x: Tensor) -> Tensor:
         """The quantized x without the scale, noise or none: each value is a level, with the gradient of `forward`."""
@@ -293,17 +292,8 @@ class _Conv(_QuantizedWeight, nn.modules.conv._ConvNd):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        shape = (
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            groups,
-            bias,
-            padding_mode,
-        )
+        windows = (kernel_size, stride, padding, dilation)
+        shape = (in_channels, out_channels, *windows, groups, bias, padding_mode)
         super().__init__(*shape, device=device, dtype=dtype)  # pyright: ignore[reportArgumentType, reportCallIssue]
         self.quantizer = Quantizer() if quantizer is None else quantizer
         self.reset_parameters()
@@ -328,29 +318,6 @@ class Conv3d(_Conv, nn.Conv3d):
     """`torch.nn.Conv3d` with quantized weights."""
 
 
-class Composed(nn.Module, abc.ABC):
-    """A layer that is trained as one and deployed as several: `taken_apart` puts these in its place."""
-
-    @abc.abstractmethod
-    def parts(self) -> nn.Module:
-        """A module of layers and quantizers that computes the same in eval mode, up to rounding."""
-
-
-def taken_apart(model: nn.Module) -> nn.Module:
-    """A copy of the model with the parts of each `Composed` layer in its place."""
-    model = copy.deepcopy(model)
-    if isinstance(model, Composed):
-        return model.parts().train(model.training)
-    parts: dict[nn.Module, nn.Module] = {}  # a layer used at several places stays one
-    for path, module in list(model.named_modules(remove_duplicate=False)):
-        if isinstance(module, Composed):
-            parent, _, name = path.rpartition(".")
-            if module not in parts:
-                parts[module] = module.parts().train(module.training)
-            setattr(model.get_submodule(parent), name, parts[module])
-    return model
-
-
 @torch.no_grad()
 def around_thresholds_(
     weight: Tensor, quantizer: AbstractQuantizer, generator: torch.Generator | None = None
@@ -366,13 +333,6 @@ def around_thresholds_(
     thresholds = torch.tensor(quantizer.step.thresholds, dtype=weight.dtype, device=weight.device)
     weight.uniform_(-reach, reach, generator=generator).add_(thresholds[picked])
     return weight if quantizer.scale is None else weight.mul_(quantizer.scale)
-
-
-def level_codes(x: Tensor, step: MultiStep) -> Tensor:
-    """The index of the level that `step` sends each x to: uint8, of more than 256 levels int32."""
-    thresholds = torch.tensor(step.thresholds, dtype=x.dtype, device=x.device)
-    codes = torch.bucketize(x.contiguous(), thresholds, right=True, out_int32=True)
-    return codes.to(torch.uint8) if len(step.levels) <= 256 else codes
 
 
 def gradient_of(x: Tensor) -> Tensor:

@@ -102,6 +102,12 @@ class MultiStep:
             y = y + level * (here - higher)
         return y
 
+    def codes(self, x: Tensor) -> Tensor:
+        """The index of the level that each x goes to: uint8, of more than 256 levels int32."""
+        thresholds = torch.tensor(self.thresholds, dtype=x.dtype, device=x.device)
+        codes = torch.bucketize(x.contiguous(), thresholds, right=True, out_int32=True)
+        return codes.to(torch.uint8) if len(self.levels) <= 256 else codes
+
     def __str__(self) -> str:
         return f"{_short(self.levels)} at {_short(self.thresholds)}"
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lehr.layers import AbstractQuantizer, taken_apart
+from lehr.composed import taken_apart
+from lehr.layers import AbstractQuantizer
 from lehr.models.input import Input
 from lehr.table import table
 

@@ -36,10 +36,11 @@ from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, check_choices
 from lehr.algorithms.sequence import LAYERS, QUANTIZED, Layer, become_, inner_blocks, reporter
+from lehr.composed import Composed
 from lehr.convert import Conversion
 from lehr.estimator import ste
 from lehr.expectation import quantize
-from lehr.layers import Composed, Quantizer, gradient_of
+from lehr.layers import Quantizer, gradient_of
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac
 

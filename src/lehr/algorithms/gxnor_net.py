@@ -37,10 +37,11 @@ import torch
 from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, check_choices, quantized_layers
-from lehr.convert import Conversion, fit_scale, quantize_
+from lehr.convert import Conversion, quantize_
 from lehr.layers import AbstractQuantizer, Quantizer
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Triangular, Uniform
+from lehr.scale import fit_scale
 
 _LARGEST_SPACE = 7  # 129 states: the weights of an integer network are int8
 _COUNT, _SEED = (

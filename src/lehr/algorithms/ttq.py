@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from lehr.algorithms.algorithm import Algorithm, quantized_layers
 from lehr.algorithms.learned_scale import LearnedScale
 from lehr.convert import Conversion, quantize_
-from lehr.layers import AbstractQuantizer, gradient_of, level_codes
+from lehr.layers import AbstractQuantizer, gradient_of
 from lehr.multistep import MultiStep
 
 _TINY = 1e-12  # for weights that are all 0
@@ -77,7 +77,7 @@ class TrainedTernary(AbstractQuantizer):
     @torch.no_grad()
     def codes(self, x: Tensor) -> Tensor:
         """The index of each value's level."""
-        return level_codes(x / (2 * self.threshold), self.step)
+        return self.step.codes(x / (2 * self.threshold))
 
     def extra_repr(self) -> str:
         """The levels and where they begin."""

@@ -50,6 +50,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from lehr.composed import Composed, taken_apart
 from lehr.deploy import fold
 from lehr.deploy.fold import Function
 from lehr.deploy.integer_net import IntegerNet
@@ -89,7 +90,7 @@ from lehr.deploy.trace import (
     shape3,
     table,
 )
-from lehr.layers import AbstractQuantizer, Composed, Conv1d, Conv2d, Quantizer, taken_apart
+from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Quantizer
 from lehr.layers import Linear as QuantizedLinear
 from lehr.noise import Dirac
 

@@ -23,12 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lehr.composed import taken_apart
 from lehr.deploy.build import CompilerError
 from lehr.deploy.cpu import compile
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.kernels import LEVELS
 from lehr.deploy.operations import Affine, Threshold
-from lehr.layers import AbstractQuantizer, taken_apart
+from lehr.layers import AbstractQuantizer
 
 _BATCH = 500
 _ROUNDING = 2.0**-18  # of the largest value: the last bits of a sum of thousands of float32
