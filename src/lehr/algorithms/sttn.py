@@ -31,7 +31,7 @@ from lehr.algorithms.algorithm import Algorithm, clip_, clip_weight_, quantized_
 from lehr.convert import Conversion, quantize_
 from lehr.estimator import STE
 from lehr.expectation import quantize
-from lehr.layers import AbstractQuantizer, Quantizer, level_codes
+from lehr.layers import AbstractQuantizer, Quantizer
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Uniform
 
@@ -70,7 +70,7 @@ class SumOfSigns(AbstractQuantizer):
     @torch.no_grad()
     def codes(self, x: Tensor) -> Tensor:
         """The index of each value's level: how many of its two signs are positive."""
-        return level_codes(x, _SIGN) + level_codes(self.second, _SIGN)
+        return _SIGN.codes(x) + _SIGN.codes(self.second)
 
     def _load_own(self, state_dict: dict[str, Any], prefix: str) -> None:
         """Become what the state holds, with a scale or without."""

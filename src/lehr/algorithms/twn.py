@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, quantized_layers
 from lehr.convert import Conversion, quantize_
-from lehr.layers import AbstractQuantizer, gradient_of, level_codes
+from lehr.layers import AbstractQuantizer, gradient_of
 from lehr.multistep import MultiStep
 
 _TINY = 1e-12  # for weights that are all 0, which have no scale
@@ -58,7 +58,7 @@ class ThresholdTernary(AbstractQuantizer):
     @torch.no_grad()
     def codes(self, x: Tensor) -> Tensor:
         """The index of each value's level."""
-        return level_codes(x / (2 * self.threshold), self.step)
+        return self.step.codes(x / (2 * self.threshold))
 
     def extra_repr(self) -> str:
         """Step function, where its steps are, and its scale."""
