@@ -201,8 +201,8 @@ class TestTime:
         annealer.seek(5)
         assert str(annealer).splitlines() == [
             "layer  quantizers      window    forward std  backward std",
-            "1      0.quantizer, 2  [0, 10]   0.1443       0.2887",
-            "2      3.quantizer     [10, 20]  0.2887       0.2887",
+            "1      0.quantizer, 2  [0, 10]        0.1443        0.2887",
+            "2      3.quantizer     [10, 20]       0.2887        0.2887",
         ]
 
 

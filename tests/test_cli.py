@@ -96,12 +96,12 @@ def test_help_of_train_lists_the_keys_of_a_recipe(capsys: pytest.CaptureFixture[
         ("data imagenet", 2, "imagenet, which cannot be fetched: recipes read it from their data.root"),
         ("compare run --foo", 2, "lehr compare: unrecognized arguments: --foo"),
         ("bench digits --repetitions 0", 2, "repetitions must be at least 1, got 0"),
-        ("predict / image.png", 2, "/ is a folder: of a run, `lehr export / --to packed` writes /model.lehr"),
+        ("predict / image.png", 2, "If it is a run, `lehr export / --to packed` writes /model.lehr"),
         ("export digits --to packed --out /", 1, "/ is a folder: name a file in it"),
         ("export digits --to packed --out /no/such.lehr", 1, "there is no folder /no to write such.lehr to"),
         ("approximate x0 --epsilon 1e-12", 1, "GiB and this machine has"),
         ("approximate x0*x1*x2*x3*x4*x5 --epsilon 0.1", 1, "GiB and this machine has"),
-        ("approximate x0 --epsilon 0.1 --lipschitz 0", 2, "x0 is steeper than lipschitz=0: it is missed by 0.5"),
+        ("approximate x0 --epsilon 0.1 --lipschitz 0", 2, "x0 is steeper than lipschitz=0: the error is 0.5"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(

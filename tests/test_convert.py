@@ -55,7 +55,7 @@ class TestWhatIsConverted:
         report = quantize_(small_net(), skip_last=True, activations=None)
         assert str(report).splitlines() == [
             "module  was     now     levels  why",
-            "0       Conv2d  Conv2d  3",
+            "0       Conv2d  Conv2d       3",
             "2       ReLU    kept            activations stay",
             "4       Linear  kept            last layer",
         ]

@@ -17,7 +17,7 @@ from lehr.annealing import PowerDecay
 from lehr.approximation import approximate
 from lehr.noise import Normal, Uniform
 from lehr.report import figures
-from lehr.report.approximation import approximate_formula
+from lehr.report.formula import approximate_formula
 from lehr.report.style import CYCLE, save
 from lehr.theory import Collapse
 from made_runs import make_run

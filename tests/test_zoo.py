@@ -74,7 +74,7 @@ def test_bench_takes_a_name(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_name_that_is_not_there_is_told(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(list(words)) == 2
-    assert "there is no digitz here, and no such network in the zoo, which has digits" in capsys.readouterr().err
+    assert "there is no file digitz and no network of that name: the zoo has digits" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,5 +87,5 @@ def test_a_folder_of_data_does_not_hide_a_network(tmp_path: Path, monkeypatch: p
     (tmp_path / "digits").mkdir()
     assert zoo.file_of("digits") == NETWORKS["digits"].path
     (tmp_path / "digits" / "recipe.yaml").touch()
-    with pytest.raises(ValueError, match="digits is a folder: of a run"):
+    with pytest.raises(ValueError, match="digits is a folder, not a packed network"):
         zoo.file_of("digits")

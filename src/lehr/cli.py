@@ -222,7 +222,7 @@ def predict(file: str, images: list[Path], *, resize: bool = False) -> None:
     """
     from lehr.deploy.images import ImageError
     from lehr.deploy.predict import predict
-    from lehr.table import table
+    from lehr.table import Table
     from lehr.zoo import file_of
 
     rows, failed = [], False
@@ -233,7 +233,7 @@ def predict(file: str, images: list[Path], *, resize: bool = False) -> None:
         else:
             rows.append((str(path), *answer))
     if rows:
-        print(table(("image", "class", "score", "next", "its score"), rows))
+        print(Table(("image", "class", "score", "next", "its score"), rows))
     if failed:
         raise SystemExit(1)
 
@@ -281,7 +281,7 @@ def approximate(
         tight: take the fewest cubes whose bound is epsilon, a quarter of the proof's on each axis
         out: draw function, network and error there, as OUT.svg, OUT.pdf and OUT.png
     """
-    from lehr.report.approximation import approximate_formula
+    from lehr.report.formula import approximate_formula
 
     print(approximate_formula(formula, epsilon=epsilon, side=side, lipschitz=lipschitz, tight=tight, out=out))
 

@@ -8,8 +8,8 @@ close to itself. Every activation module of the kinds named becomes a `Quantizer
 >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
 >>> print(lehr.quantize_(model, skip_last=True))
 module  was     now        levels  why
-0       Linear  Linear     3
-1       ReLU    Quantizer  3
+0       Linear  Linear          3
+1       ReLU    Quantizer       3
 2       Linear  kept               last layer
 """
 
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Conv3d, Linear, Quantizer
 from lehr.scale import fit_scale
-from lehr.table import table
+from lehr.table import Table, Tabular
 
 _QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: Linear,
@@ -73,8 +73,8 @@ class Change:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Conversion:
+@dataclass(frozen=True, repr=False)
+class Conversion(Tabular):
     """What `quantize_` did, module by module in the model's order; prints as a table."""
 
     changes: tuple[Change, ...]
@@ -84,9 +84,13 @@ class Conversion:
         """The changes proper, without what was kept."""
         return tuple(change for change in self.changes if change.now != "kept")
 
-    def __str__(self) -> str:
-        rows = [(c.module, c.was, c.now, "" if c.levels is None else str(c.levels), c.why) for c in self.changes]
-        return table(("module", "was", "now", "levels", "why"), rows)
+    def table(self) -> Table:
+        """Return a row for each module."""
+        rows = [(change.module, change.was, change.now, change.levels, change.why) for change in self.changes]
+        return Table(("module", "was", "now", "levels", "why"), rows)
+
+    def __repr__(self) -> str:
+        return f"Conversion({len(self.converted)} of {len(self.changes)} modules converted)"
 
 
 def quantize_(

@@ -12,16 +12,24 @@ from torch import Tensor, nn
 from lehr.composed import taken_apart
 from lehr.layers import AbstractQuantizer
 from lehr.models.input import Input
-from lehr.table import table
+from lehr.table import Table, Tabular
 
 _FLOAT_BITS = 32.0
 
 
 @dataclass(frozen=True)
 class LayerCost:
-    """A layer with weights; `activation_bits` are those of its input, the other operand of its MACs.
+    """The cost of a layer with weights.
 
-    `weights` does not count the bias, which stays in 32 bits and is part of `bytes`.
+    Args:
+        path: the layer's place in the model.
+        kind: the name of its class.
+        output: the shape of what it computes from one image.
+        weights: how many weights it has, without the bias.
+        macs: multiply-accumulates for one image.
+        weight_bits: log2 of the number of levels of a weight; 32 for floats.
+        activation_bits: the same of its input, the other operand of its MACs.
+        biases: how many numbers its bias has, which stay in 32 bits.
     """
 
     path: str
@@ -39,8 +47,8 @@ class LayerCost:
         return math.ceil((self.weights * self.weight_bits + self.biases * _FLOAT_BITS) / 8)
 
 
-@dataclass(frozen=True)
-class Summary:
+@dataclass(frozen=True, repr=False)
+class Summary(Tabular):
     """The costs of a network; prints as a table."""
 
     layers: tuple[LayerCost, ...]
@@ -80,7 +88,8 @@ class Summary:
             macs[kind] = macs.get(kind, 0) + layer.macs
         return dict(sorted(macs.items(), key=lambda item: -item[1]))
 
-    def __str__(self) -> str:
+    def table(self) -> Table:
+        """Return a row for each layer, and the totals."""
         header = ("layer", "kind", "output", "weights", "MACs", "weight bits", "input bits", "bytes")
         rows = [
             (
@@ -95,30 +104,52 @@ class Summary:
             )
             for layer in self.layers
         ]
-        rows.append(("total", "", "", f"{self.weights:,}", f"{self.macs:,}", "", "", f"{self.bytes:,}"))
+        total = ("total", "", "", f"{self.weights:,}", f"{self.macs:,}", "", "", f"{self.bytes:,}")
+        return Table(header, rows, total)
+
+    @property
+    def remark(self) -> str:
+        """How much of the work is quantized, and what the weights would take otherwise, in a sentence."""
         share = f"{self.quantized_share:.1%} of the MACs have both operands below 8 bits"
-        return f"{table(header, rows)}\n{share}; in 32-bit floats the weights would take {self.float_bytes:,} bytes"
+        return f"{share}; in 32-bit floats the weights would take {self.float_bytes:,} bytes"
+
+    def __str__(self) -> str:
+        return f"{self.table()}\n{self.remark}"
+
+    def __repr__(self) -> str:
+        return f"Summary({len(self.layers)} layers, {self.macs:,} MACs, {self.bytes:,} bytes)"
+
+    def _repr_html_(self) -> str:
+        return f"{self.table().html()}<p>{self.remark}</p>"
 
 
 def bits(levels: int) -> float:
-    """Bits that tell so many levels apart, as a fraction: ternary values are worth 1.58 bits."""
+    """Return log2(levels), the bits that so many levels are worth.
+
+    >>> round(bits(3), 2)
+    1.58
+    """
     return math.log2(levels)
 
 
 @torch.no_grad()
 def summarize(model: nn.Module, example: Tensor) -> Summary:
-    """Run `example` (a batch of one) through the model and count.
+    """Count what a network costs by running it once.
 
-    The levels of a value are followed from the quantizer (or input table) that made it through modules that keep them:
-    pooling by maximum, flattening, dropout. Everything else makes 32-bit floats. A layer that is deployed as several is
-    counted as these; weights that are used again count where they are used first.
+    A value keeps its number of levels from the quantizer (or `Input`) that computed it through max-pooling, flattening
+    and dropout. All other modules return 32-bit floats. A layer that is deployed as several is counted as several.
+    Shared weights are counted once.
+
+    Args:
+        model: the network; it is put into evaluation mode.
+        example: a batch of one image.
     """
     model = taken_apart(model)
     layers: list[LayerCost] = []
     counted: set[nn.Module] = set()
-    known: dict[int, tuple[Tensor, float]] = {}  # by identity; the tensor is kept so that its identity stays its own
+    known: dict[int, tuple[Tensor, float]] = {}  # bits by id of the tensor, which is kept so that no other gets its id
 
-    def see(path: str) -> Any:
+    def hook_for(path: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             incoming = known.get(id(inputs[0]), (None, _FLOAT_BITS))[1] if inputs else _FLOAT_BITS
             if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
@@ -137,7 +168,7 @@ def summarize(model: nn.Module, example: Tensor) -> Summary:
     whole = (nn.Linear, nn.modules.conv._ConvNd, AbstractQuantizer)
     for path, module in model.named_modules():
         if isinstance(module, whole) or not list(module.children()):
-            module.register_forward_hook(see(path))
+            module.register_forward_hook(hook_for(path))
     model.eval()(example)
     return Summary(tuple(layers))
 
@@ -147,10 +178,9 @@ def _cost(
 ) -> LayerCost:
     quantizer, activation = layer._modules.get("quantizer"), layer._modules.get("activation")
     weight_bits = bits(len(quantizer.levels)) if isinstance(quantizer, AbstractQuantizer) else _FLOAT_BITS
-    if isinstance(activation, AbstractQuantizer):  # it quantizes its input itself
+    if isinstance(activation, AbstractQuantizer):  # the layer quantizes its own input
         incoming = bits(len(activation.levels))
-    # An output is computed from as many weights as its channel has: the MACs are the weights at each position. A
-    # transposed convolution meets them at each position of its input.
+    # Each position of the output uses every weight once; in a transposed convolution, each position of the input.
     met = source if isinstance(layer, nn.modules.conv._ConvTransposeNd) else output
     channels = met.shape[1] if isinstance(layer, nn.modules.conv._ConvNd) else met.shape[-1]
     positions = met[0].numel() // channels

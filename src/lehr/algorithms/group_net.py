@@ -17,7 +17,7 @@ and are not here.
 >>> print(GroupNet(branches=3).convert_(model))
 module    was     now        levels  why
 layers.1  Linear  kept               first layer
-layers.3  ReLU    Quantizer  2
+layers.3  ReLU    Quantizer       2
 layers.4  Linear  Branches           3 binary branches
 layers.6  ReLU    kept               its layer stays
 layers.7  Linear  kept               last layer

@@ -18,10 +18,10 @@ quantizer is the ReLU too. The weights of the first and last layer, and the acti
 >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
 >>> print(LSQ(bits=2).convert_(model))
 module  was     now          levels  why
-0       Linear  Linear       256
-1       ReLU    LearnedStep  4
-2       Linear  Linear       4
-3       Linear  Linear       256
+0       Linear  Linear          256
+1       ReLU    LearnedStep       4
+2       Linear  Linear            4
+3       Linear  Linear          256
 """
 
 from __future__ import annotations

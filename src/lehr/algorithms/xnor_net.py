@@ -23,7 +23,7 @@ the authors published, there is no K, and between its ends the network does.
 module    was     now                levels  why
 layers.1  Linear  kept                       first layer
 layers.3  ReLU    Identity                   binarized in layers.4
-layers.4  Linear  InputScaledLinear  2
+layers.4  Linear  InputScaledLinear       2
 layers.6  ReLU    kept                       its layer stays
 layers.7  Linear  kept                       last layer
 """

@@ -11,8 +11,8 @@ window passes; its product with the noise a layer started with is the noise the 
 ...     annealer.step()  # after each epoch of training
 >>> print(annealer)
 layer  quantizers      window    forward std  backward std
-1      0.quantizer, 1  [0, 10]   0            0.2887
-2      2.quantizer     [10, 20]  0.1443       0.2887
+1      0.quantizer, 1  [0, 10]             0        0.2887
+2      2.quantizer     [10, 20]       0.1443        0.2887
 """
 
 from lehr.annealing.annealer import Annealer, AnnealingWarning, layers_of

@@ -14,10 +14,10 @@ from lehr.annealing.schedule import Constant, Law, LinearDecay, Schedule, Window
 from lehr.layers import Quantizer
 from lehr.models.protocol import AnnealedInGroups
 from lehr.noise import Dirac
-from lehr.table import table
+from lehr.table import Table, Tabular
 
 
-class Annealer:
+class Annealer(Tabular):
     """Sets the noise of a model's quantizers as time passes, which is counted in epochs.
 
     A layer is a module with weights and the activation after it; their quantizers anneal together. A network that has
@@ -120,13 +120,17 @@ class Annealer:
         }
         self._apply()
 
-    def __str__(self) -> str:
+    def table(self) -> Table:
+        """Return a row for each layer: its quantizers, its window, and the noise it has now."""
         rows = []
         for number, (group, window) in enumerate(zip(self._quantizers, self.windows, strict=True), 1):
             forward = "/".join(sorted({_shown(quantizer.forward_std) for quantizer in group.values()}))
             backward = "/".join(sorted({_shown(quantizer.backward_std) for quantizer in group.values()}))
-            rows.append((str(number), ", ".join(group), str(window), forward, backward))
-        return table(("layer", "quantizers", "window", "forward std", "backward std"), rows)
+            rows.append((number, ", ".join(group), window, forward, backward))
+        return Table(("layer", "quantizers", "window", "forward std", "backward std"), rows)
+
+    def __repr__(self) -> str:
+        return f"Annealer({len(self.groups)} layers, epoch {self.time:g} of {self.end:g})"
 
     @torch.no_grad()
     def _apply(self) -> None:

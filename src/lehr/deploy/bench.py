@@ -25,7 +25,7 @@ from lehr.deploy.cpu import compile
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.operations import Threshold, Weights
 from lehr.deploy.write_onnx import Writer
-from lehr.table import table
+from lehr.table import Table, Tabular
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Timings:
+class Timings(Tabular):
     """All candidates of one comparison, lehr's own first; prints as a table."""
 
     rows: tuple[Timing, ...]
@@ -47,9 +47,10 @@ class Timings:
         """How many times faster than `name` lehr's engine is."""
         return next(row.best for row in self.rows if row.name == name) / self.rows[0].best
 
-    def __str__(self) -> str:
+    def table(self) -> Table:
+        """Return a row for each candidate."""
         rows = [(r.name, f"{r.best:.3f}", f"{r.median:.3f}", f"{r.best / self.rows[0].best:.2f}x") for r in self.rows]
-        return table(("one image, one thread", "best ms", "median ms", "time against lehr"), rows)
+        return Table(("one image, one thread", "best ms", "median ms", "time against lehr"), rows)
 
 
 def bench(net: IntegerNet, *, repetitions: int = 100, images: np.ndarray | None = None) -> Timings:

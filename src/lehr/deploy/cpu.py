@@ -40,7 +40,7 @@ from lehr.deploy.build import CompilerError, build, built_before, cache_folder, 
 from lehr.deploy.integer_net import Images, IntegerNet, check_images
 from lehr.deploy.kernels import FIELDS, KERNELS, LEVELS, OPERATIONS, TYPE_OF_FIELD
 from lehr.deploy.plan import Plan, plan
-from lehr.table import table
+from lehr.table import Table, Tabular
 
 Kernels = Literal["auto", "scalar", "avx2", "avx512", "amx"]
 
@@ -88,14 +88,15 @@ class KernelRow:
 
 
 @dataclass(frozen=True)
-class Description:
-    """A row for each layer; `str` is a table."""
+class Description(Tabular):
+    """A row for each layer; prints as a table."""
 
     rows: tuple[KernelRow, ...]
 
-    def __str__(self) -> str:
+    def table(self) -> Table:
+        """Return the rows as a table."""
         rows = [(row.layer, row.kernel, row.built_for, row.why) for row in self.rows]
-        return table(("layer", "kernel", "built for", "why"), rows)
+        return Table(("layer", "kernel", "built for", "why"), rows)
 
 
 class _Memory:
@@ -133,6 +134,13 @@ class Engine:
         self._lock = threading.Lock()
         self._at_once = max(1, _STEPS_AT_ONCE // limits.steps(net))
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+
+    def __repr__(self) -> str:
+        images = "x".join(map(str, self.net.input_shape))
+        return f"Engine({images} images, {self.level}, {self.threads} thread{'s' * (self.threads != 1)})"
+
+    def _repr_html_(self) -> str:
+        return self.describe().table().html()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process it is built for that one."""

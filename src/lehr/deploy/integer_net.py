@@ -50,7 +50,8 @@ from lehr.deploy.operations import (
     Weights,
     short,
 )
-from lehr.table import table
+from lehr.table import Table as TextTable
+from lehr.table import Tabular
 
 Images = TypeVar("Images", np.ndarray, Tensor)
 
@@ -73,8 +74,8 @@ class SummaryRow:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Summary:
+@dataclass(frozen=True, repr=False)
+class Summary(Tabular):
     """A row for each operation and their totals; `str` is a table."""
 
     rows: tuple[SummaryRow, ...]
@@ -89,18 +90,22 @@ class Summary:
         """Size of all constants in a packed file."""
         return sum(row.bytes for row in self.rows)
 
-    def __str__(self) -> str:
+    def table(self) -> TextTable:
+        """Return a row for each operation, and the totals."""
         rows = []
         for row in self.rows:
-            bits = f"{row.weight_bits:.3g}" if row.weight_bits else ""
-            macs = f"{row.macs:,}" if row.macs else ""
+            bits = f"{row.weight_bits:.3g}" if row.weight_bits else None
+            macs = f"{row.macs:,}" if row.macs else None
             shape = "x".join(map(str, row.shape))
-            rows.append((row.name, row.operation, shape, bits, str(row.value_bits), macs, f"{row.bytes:,}"))
-        rows.append(("total", "", "", "", "", f"{self.macs:,}", f"{self.bytes:,}"))
-        return table(("name", "operation", "shape", "weight bits", "value bits", "MACs", "bytes"), rows)
+            rows.append((row.name, row.operation, shape, bits, row.value_bits, macs, f"{row.bytes:,}"))
+        total = ("total", "", "", "", "", f"{self.macs:,}", f"{self.bytes:,}")
+        return TextTable(("name", "operation", "shape", "weight bits", "value bits", "MACs", "bytes"), rows, total)
+
+    def __repr__(self) -> str:
+        return f"Summary({len(self.rows)} operations, {self.macs:,} MACs, {self.bytes:,} bytes)"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class IntegerNet:
     """A network of integers: `run` gives logits, `scores` the integers they come from, `predict` classes.
 
@@ -158,6 +163,15 @@ class IntegerNet:
         object.__setattr__(self, "classes", tuple(self.classes))
         object.__setattr__(self, "rounded", tuple(self.rounded))
         object.__setattr__(self, "values", MappingProxyType(values))
+
+    def __repr__(self) -> str:
+        images, summary = "x".join(map(str, self.input_shape)), self.summary()
+        outputs = self.values[self.operations[-1].name].shape[0]
+        size = f"{len(self.operations)} operations, {summary.macs:,} MACs, {summary.bytes:,} bytes"
+        return f"IntegerNet({images} images to {outputs} logits, {size}, {'' if self.exact else 'not '}exact)"
+
+    def _repr_html_(self) -> str:
+        return self.summary().table().html()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """So that it can be copied and sent to other processes."""

@@ -1,4 +1,4 @@
-"""Trained networks that come with lehr, packed: `lehr zoo` lists them, and their names stand for their files.
+"""Trained networks that come with lehr, as packed files. Commands take their names instead of a path.
 
 >>> network = networks()["digits"]
 >>> network.dataset, network.path.name
@@ -13,14 +13,22 @@ from pathlib import Path
 
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.pack import load
-from lehr.table import table
+from lehr.table import Table
 
 _FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Network:
-    """One network: the images it classifies, its accuracy on their test set, the command and seed that trained it."""
+    """A network of the zoo.
+
+    Args:
+        name: its name, also that of its file.
+        dataset: the images it classifies.
+        accuracy: the share of their test images that it classifies correctly.
+        trained: the command that trained it.
+        seed: the seed of that run.
+    """
 
     name: str
     dataset: str
@@ -30,27 +38,33 @@ class Network:
 
     @property
     def path(self) -> Path:
-        """Its packed file."""
+        """Where its packed file is."""
         return _FOLDER / f"{self.name}.lehr"
 
     def load(self) -> IntegerNet:
-        """The network."""
+        """Read the network from its file."""
         return load(self.path)
 
 
 def networks() -> dict[str, Network]:
-    """All of them by name."""
+    """Return all networks of the zoo by name."""
     rows = json.loads((_FOLDER / "networks.json").read_text())
     return {row["name"]: Network(**row) for row in rows}
 
 
 def file_of(name: str | Path) -> Path:
-    """The file a user means: one of their own, else the network of that name here; a folder is none."""
+    """Return the packed file that a user names: an existing file, else the network of that name in the zoo.
+
+    Raises ValueError if there is neither, or if it is a folder.
+    """
     path, known = Path(name), networks()
     if path.is_dir() and str(name) in known and not (path / "recipe.yaml").exists():
         return known[str(name)].path
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: of a run, `lehr export {path} --to packed` writes {path / 'model.lehr'}")
+        raise ValueError(
+            f"{path} is a folder, not a packed network. If it is a run, `lehr export {path} --to packed` writes "
+            f"{path / 'model.lehr'}"
+        )
     if path.exists():
         return path
     if path.suffix:
@@ -58,12 +72,12 @@ def file_of(name: str | Path) -> Path:
             f"there is no file {path}: `lehr export RUN --to packed` writes one, and the zoo has {', '.join(known)}"
         )
     if str(name) not in known:
-        raise ValueError(f"there is no {name} here, and no such network in the zoo, which has {', '.join(known)}")
+        raise ValueError(f"there is no file {name} and no network of that name: the zoo has {', '.join(known)}")
     return known[str(name)].path
 
 
-def listing() -> str:
-    """The zoo as a table."""
+def listing() -> Table:
+    """Return a row for each network."""
     rows = []
     for network in networks().values():
         summary = network.load().summary()
@@ -78,4 +92,4 @@ def listing() -> str:
                 network.trained,
             )
         )
-    return table(("name", "data", "test accuracy", "bytes", "MACs", "trained by"), rows)
+    return Table(("name", "data", "test accuracy", "bytes", "MACs", "trained by"), rows)
