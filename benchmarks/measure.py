@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lehr.table import table
+from lehr.table import Table
 
 SLACK = 1.15  # a goal missed by more than this fails: 14 % is what two runs may differ by
 
@@ -65,7 +65,7 @@ class Row:
 def report(rows: list[Row]) -> None:
     """Print the table; leave with an error if a goal is missed by more than its slack."""
     print(f"torch {torch.__version__}, {torch.get_num_threads()} thread, {platform.machine()}, {_processor()}")
-    print(table(("what", "goal", "measured", "met"), [row.cells() for row in rows]))
+    print(Table(("what", "goal", "measured", "met"), [row.cells() for row in rows]))
     missed = [row.what for row in rows if not row.met(row.slack)]
     if missed:
         sys.exit(f"missed: {'; '.join(missed)}")

@@ -12,9 +12,8 @@ from torch import nn
 
 import lehr
 from lehr.annealing import Hierarchical
-from lehr.deploy.operations import Flatten, Linear
+from lehr.deploy.operations import Flatten, Linear, Weights
 from lehr.deploy.operations import Table as PixelTable
-from lehr.deploy.operations import Weights
 from lehr.summary import summarize
 from lehr.table import Table, Tabular
 
