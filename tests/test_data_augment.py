@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -42,6 +43,21 @@ def test_every_image_is_a_crop_of_its_padded_self_mirrored_or_not(batch, channel
     assert moved.dtype == torch.uint8
     for image, result in zip(images, moved, strict=True):
         assert any(torch.equal(result, crop) for crop in candidates(image, padding, flip).values())
+
+
+@given(st.integers(2, 9), st.integers(2, 9), st.integers(0, 8), st.booleans())
+def test_reflecting_edges_show_what_numpy_pads_with(height, width, padding, flip):
+    if padding >= min(height, width):
+        with pytest.raises(ValueError, match=f"padding must be below {min(height, width)} .*, got {padding}"):
+            CropFlip(padding, flip, reflect=True)(pixels(1, 1, height, width), generator())
+        return
+    images = pixels(4, 2, height, width)
+    moved = CropFlip(padding, flip, reflect=True)(images, generator(1))
+    for image, result in zip(images, moved, strict=True):
+        padded = torch.from_numpy(np.pad(image.numpy(), ((0, 0), (padding, padding), (padding, padding)), "reflect"))
+        shifts = range(2 * padding + 1)
+        crops = [padded[:, dy : dy + height, dx : dx + width] for dy in shifts for dx in shifts]
+        assert any(torch.equal(result, seen) for crop in crops for seen in (crop, crop.flip(2))[: 1 + flip])
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 12))

@@ -126,6 +126,8 @@ def test_a_flag_needs_no_value() -> None:
         ("--optimizer.momentum 1", "momentum must be in [0, 1), got 1.0"),
         ("--data.batch_size 0", "batch_size must be at least 2, got 0"),
         ("--data.padding -1", "padding must be at least 0, got -1"),
+        ("--data.reflect true", "data.reflect is part of augmentation: it needs data.augment, got True without"),
+        ("--pretraining.optimizer.lr 0.1", "pretraining.optimizer does nothing without pretraining.epochs"),
         ("--data.cutout 8", "data.cutout is part of augmentation: it needs data.augment, got 8 without"),
         ("--model.depth 3", "unrecognized arguments: --model.depth 3"),
         ("--model.width x", "Parser key \"model.width\": Expected a <class 'float'>. Got value: x"),
@@ -319,6 +321,8 @@ def test_schedules_are_torchs_by_name() -> None:
     assert learning_rates(RateSchedule()) == [1.0] * 100
     cosine = torchs(lr_scheduler.CosineAnnealingLR, T_max=100, eta_min=0.1)
     assert learning_rates(RateSchedule("cosine", final=0.1)) == pytest.approx(cosine)
+    linear = torchs(lr_scheduler.LinearLR, start_factor=1.0, end_factor=0.1, total_iters=100)
+    assert learning_rates(RateSchedule("linear", final=0.1)) == pytest.approx(linear)
     one_cycle = torchs(lr_scheduler.OneCycleLR, max_lr=1.0, total_steps=100, cycle_momentum=False)
     assert learning_rates(RateSchedule("one-cycle")) == one_cycle
     steps = torchs(lr_scheduler.MultiStepLR, milestones=[30, 75], gamma=0.5)

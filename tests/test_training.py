@@ -428,7 +428,13 @@ def test_a_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
             ValueError,
             r"data\.cutout must be smaller than the images \(8x8\), got 8",
         ),
+        (
+            {"data": Data("digits", augment=True, padding=8, reflect=True)},
+            ValueError,
+            r"data\.padding must be smaller than the images \(8x8\) to reflect, got 8",
+        ),
         ({"data": Data("imagenet", augment=True, cutout=8)}, ValueError, "data.cutout goes with images in memory, not"),
+        ({"data": Data("imagenet", augment=True, reflect=True)}, ValueError, "data.reflect goes with images in memory"),
     ],
 )
 def test_what_cannot_be_trained_leaves_no_folder(

@@ -28,7 +28,7 @@ EIGENVECTORS = (
 
 @dataclass(frozen=True)
 class CropFlip:
-    """Pad with black pixels, crop at random to the size before, mirror one image in two.
+    """Pad with black pixels or with reflections, crop at random to the size before, mirror one image in two.
 
     One gather does all of it: output pixel (y, x) of an image is pixel (y + dy, x + dx) of the padded image, or
     (y + dy, width - 1 - x + dx) where it is mirrored. Nothing waits for the device and nothing loops over images.
@@ -36,6 +36,7 @@ class CropFlip:
     Args:
         padding: by how many pixels an image moves at most.
         flip: whether to mirror.
+        reflect: whether to pad with what an image shows at its edges, mirrored there, instead of black pixels.
         cutout: the side of a square that is blackened about a random pixel of each image and cut off at the image's
             edges (DeVries and Taylor 2017); 0: none.
 
@@ -48,6 +49,7 @@ class CropFlip:
     padding: int = 4
     flip: bool = True
     cutout: int = 0
+    reflect: bool = False
 
     def __post_init__(self) -> None:
         for name in ("padding", "cutout"):
@@ -68,7 +70,16 @@ class CropFlip:
         if self.flip:
             mirrored = torch.randint(2, (batch, 1), generator=generator, device=device, dtype=torch.bool)
             columns = torch.where(mirrored, columns.flip(1), columns)
-        padded = functional.pad(images, (self.padding,) * 4)
+        if self.reflect:
+            if self.padding >= min(height, width):
+                raise ValueError(
+                    f"an image reflects fewer pixels than it has: padding must be below {min(height, width)} for "
+                    f"images of {height}x{width} pixels, got {self.padding}"
+                )
+            rows, columns = _reflected(rows - self.padding, height), _reflected(columns - self.padding, width)
+            padded = images
+        else:
+            padded = functional.pad(images, (self.padding,) * 4)
         pixels = rows[:, :, None] * padded.shape[3] + columns[:, None, :]  # (batch, height, width)
         pixels = pixels.flatten(1)[:, None, :].expand(-1, channels, -1)
         moved = padded.flatten(2).gather(2, pixels).unflatten(2, (height, width))
@@ -144,6 +155,11 @@ class Colour:
         pixels.mul_((brightness * contrast * saturation)[:, :, None]).add_(towards_grey[:, :, None])
         pixels.add_(offset[:, None, :] + 0.5).clamp_(0, 255)  # a half, since whole numbers are made by cutting off
         return pixels.to(torch.uint8).unflatten(1, images.shape[2:]).permute(0, 3, 1, 2)
+
+
+def _reflected(places: Tensor, size: int) -> Tensor:
+    """Places before 0 and behind the last, mirrored about these: -1 is 1."""
+    return size - 1 - (size - 1 - places.abs()).abs()
 
 
 def _constant(values: tuple[Any, ...], device: torch.device) -> Tensor:

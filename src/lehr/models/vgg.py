@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -15,6 +16,7 @@ class VGG(nn.Module):
 
     Each layer is followed by BatchNorm and, but for the last, an activation; max-pools stand before BatchNorm; there
     is no bias before BatchNorm. At width 1 on 32x32 images: 14.0 M weights, 617 M MAC. `width` multiplies all channels.
+    A ternary network starts closer to one whose activation is hardtanh, which ends at -1 and 1 as its levels do.
 
     >>> import torch
     >>> VGG(width=1 / 16)(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
@@ -30,8 +32,12 @@ class VGG(nn.Module):
         mean: Sequence[float] = (0.4914, 0.4822, 0.4465),
         std: Sequence[float] = (0.2470, 0.2430, 0.2610),
         input_bits: int | None = None,
+        activation: Literal["relu", "hardtanh"] = "relu",
     ) -> None:
         super().__init__()
+        if activation not in ("relu", "hardtanh"):
+            raise ValueError(f"activation is relu or hardtanh, got {activation!r}")
+        activate = nn.ReLU if activation == "relu" else nn.Hardtanh
         channels, height, columns = shape
         if min(height, columns) < 8:
             raise ValueError(f"three 2x2 max-pools need images of at least 8x8 pixels, got {height}x{columns}")
@@ -44,7 +50,7 @@ class VGG(nn.Module):
             layers.append(nn.Conv2d(channels, after, kernel_size=3, padding=1, bias=False))
             if index % 2 == 1:
                 layers.append(nn.MaxPool2d(kernel_size=2))
-            layers += [nn.BatchNorm2d(after), nn.ReLU()]
+            layers += [nn.BatchNorm2d(after), activate()]
             channels = after
         self.features = nn.Sequential(*layers)
         inner = scaled(1024, width)
@@ -52,10 +58,10 @@ class VGG(nn.Module):
             nn.Flatten(),
             nn.Linear(channels * (height // 8) * (columns // 8), inner, bias=False),
             nn.BatchNorm1d(inner),
-            nn.ReLU(),
+            activate(),
             nn.Linear(inner, inner, bias=False),
             nn.BatchNorm1d(inner),
-            nn.ReLU(),
+            activate(),
             nn.Linear(inner, classes, bias=False),
             nn.BatchNorm1d(classes),
         )

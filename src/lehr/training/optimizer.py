@@ -1,4 +1,4 @@
-"""The optimizer of a recipe and its learning rate over time: torch's own, by name."""
+"""The optimizer of a recipe and its learning rate over time: torch's own and Muon, by name."""
 
 from __future__ import annotations
 
@@ -11,19 +11,30 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
+from lehr.training.muon import Muon
+
+_MUON_MOMENTUM, _MUON_NORM_LR = 0.6, 0.02  # the best of short trials on CIFAR-10: see the lab notebook
+
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer of torch, with the norm gradients are clipped to (None: not at all); `momentum` is sgd's.
+    """An optimizer by name.
 
-    `norm_lr` is the learning rate of BatchNorm's parameters and of biases, `lr` unless given.
+    Args:
+        name: one of torch's, or muon, which has Adam for what is no matrix.
+        lr: the learning rate.
+        norm_lr: of BatchNorm's parameters and of biases; unless given `lr`, and 0.02 with muon, whose `lr` is no rate
+            for Adam.
+        weight_decay: the share of a weight that a step takes away, times the learning rate.
+        momentum: of sgd and muon; unless given 0.9 and 0.6.
+        clip_norm: the norm that gradients are clipped to; unless given they are not.
     """
 
-    name: Literal["adam", "adamw", "sgd"] = "adam"
+    name: Literal["adam", "adamw", "sgd", "muon"] = "adam"
     lr: float = 1e-3
     norm_lr: float | None = None
     weight_decay: float = 0.0
-    momentum: float = 0.9
+    momentum: float | None = None
     clip_norm: float | None = None
 
     def __post_init__(self) -> None:
@@ -33,13 +44,21 @@ class Optimizer:
             raise ValueError(f"norm_lr must be positive, or null for lr, got {self.norm_lr}")
         if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
-        if not 0 <= self.momentum < 1:
+        if self.momentum is not None and not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise ValueError(f"clip_norm must be positive, or null for no clipping, got {self.clip_norm}")
 
     def build(self, parameters: Iterable[nn.Parameter], *, fused: bool = True) -> torch.optim.Optimizer:
-        """Torch's optimizer of these parameters; `fused` updates them in one pass."""
+        """The optimizer of these parameters; `fused` lets those of torch update them in one pass."""
+        if self.name == "muon":
+            return Muon(
+                parameters,
+                self.lr,
+                norm_lr=_MUON_NORM_LR if self.norm_lr is None else self.norm_lr,
+                momentum=_MUON_MOMENTUM if self.momentum is None else self.momentum,
+                weight_decay=self.weight_decay,
+            )
         common: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": fused}
         every = list(parameters)
         groups: list[dict[str, Any]] = [{"params": every}]
@@ -47,7 +66,7 @@ class Optimizer:
             weights, rest = ([p for p in every if (p.ndim > 1) == weight] for weight in (True, False))
             groups = [{"params": weights}, {"params": rest, "lr": self.norm_lr}]
         if self.name == "sgd":
-            return torch.optim.SGD(groups, momentum=self.momentum, **common)
+            return torch.optim.SGD(groups, momentum=0.9 if self.momentum is None else self.momentum, **common)
         return (torch.optim.Adam if self.name == "adam" else torch.optim.AdamW)(groups, **common)
 
 
@@ -56,10 +75,11 @@ class RateSchedule:
     """The learning rate over time, by torch's schedulers: `warmup` epochs in which it rises to `lr`, then by name.
 
     multi-step: times `gamma` at each of `milestones`, in epochs or "annealed", the end of the last annealing window;
-    cosine: down to `final` times lr at the last epoch; one-cycle: up over 30 % of training, then down to almost 0.
+    cosine and linear: down to `final` times lr at the last epoch; one-cycle: up over 30 % of training, then down to
+    almost 0.
     """
 
-    name: Literal["constant", "multi-step", "cosine", "one-cycle"] = "constant"
+    name: Literal["constant", "multi-step", "cosine", "linear", "one-cycle"] = "constant"
     warmup: float = 0.0
     milestones: tuple[float | Literal["annealed"], ...] = ("annealed",)
     gamma: float = 0.1
@@ -94,9 +114,10 @@ class RateSchedule:
             drops = [annealed if milestone == "annealed" else milestone for milestone in self.milestones]
             at = [round(drop * steps_per_epoch) - rising for drop in drops if drop is not None]
             scheduler = lr_scheduler.MultiStepLR(optimizer, sorted(at), self.gamma)
-        elif self.name == "cosine":
-            # Torch's own has one last rate for all groups of parameters, whatever their first.
-            scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: self._cosine(step / max(steps, 1)))
+        elif self.name in ("cosine", "linear"):
+            # Torch's own have one last rate for all groups of parameters, whatever their first.
+            falling = self._cosine if self.name == "cosine" else self._linear
+            scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: falling(min(step / max(steps, 1), 1.0)))
         elif self.name == "one-cycle":
             rates = [group["lr"] for group in optimizer.param_groups]
             scheduler = lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps, cycle_momentum=False)
@@ -108,4 +129,7 @@ class RateSchedule:
         return lr_scheduler.SequentialLR(optimizer, [warmup, scheduler], milestones=[rising])
 
     def _cosine(self, progress: float) -> float:
-        return self.final + (1 - self.final) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2
+
+    def _linear(self, progress: float) -> float:
+        return self.final + (1 - self.final) * (1 - progress)

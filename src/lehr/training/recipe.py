@@ -30,8 +30,9 @@ class Data:
     """Which images: a data set by name, below `root` (LEHR_DATA unless given), with `validation` images held out.
 
     The name `folder` stands for a user's own images, in class folders below `root`; they are scaled to `size` pixels a
-    side, 32 unless given. With `augment` each image is moved at random by up to `padding` pixels and, with `flip`,
-    mirrored half of the time; with `cutout` a square of so many pixels a side is blackened, at a random place.
+    side, 32 unless given. With `augment` each image is moved at random by up to `padding` pixels, with black edges or,
+    with `reflect`, with reflections of what is beside them, and, with `flip`, mirrored half of the time; with `cutout`
+    a square of so many pixels a side is blackened, at a random place.
     Images that are streamed from files (imagenet) are cut to `size` pixels a side, 224 unless given, by `workers`
     reader processes for each device; with `augment` a random part of each, in random colours.
     """
@@ -43,6 +44,7 @@ class Data:
     padding: int = 4
     flip: bool = True
     cutout: int = 0
+    reflect: bool = False
     validation: int | None = None
     size: int | None = None
     workers: int | None = None
@@ -50,8 +52,10 @@ class Data:
     def __post_init__(self) -> None:
         _at_least(2, batch_size=self.batch_size)  # BatchNorm needs two images
         _at_least(0, padding=self.padding, cutout=self.cutout)
-        if self.cutout and not self.augment:
-            raise ValueError(f"data.cutout is part of augmentation: it needs data.augment, got {self.cutout} without")
+        for name in ("cutout", "reflect"):
+            if getattr(self, name) and not self.augment:
+                value = getattr(self, name)
+                raise ValueError(f"data.{name} is part of augmentation: it needs data.augment, got {value} without")
         if self.validation is not None:
             _at_least(1, validation=self.validation)
         if self.size is not None:
@@ -62,7 +66,7 @@ class Data:
     @property
     def augmentation(self) -> CropFlip | None:
         """What becomes of the images of a training batch: nothing without `augment`."""
-        return CropFlip(self.padding, self.flip, self.cutout) if self.augment else None
+        return CropFlip(self.padding, self.flip, self.cutout, self.reflect) if self.augment else None
 
 
 @dataclass(frozen=True)
@@ -110,18 +114,28 @@ class Loss:
 
 @dataclass(frozen=True)
 class Pretraining:
-    """Train the full-precision twin for so many `epochs` first, and start from its weights.
+    """Train the full-precision twin first, and start from its weights.
 
-    Its learning rate is `lr`, the recipe's own unless given.
+    Args:
+        epochs: how many; 0: there is no twin.
+        lr: its learning rate; the recipe's own unless given.
+        optimizer: its whole optimizer, in place of the recipe's own with `lr`.
+        schedule: its learning rate over time; the recipe's own unless given.
     """
 
     epochs: int = 0
     lr: float | None = None
+    optimizer: Optimizer | None = None
+    schedule: RateSchedule | None = None
 
     def __post_init__(self) -> None:
         _at_least(0, **{"pretraining.epochs": self.epochs})
         if self.lr is not None and not 0 < self.lr < math.inf:
             raise ValueError(f"pretraining.lr must be positive, or null for the recipe's own, got {self.lr}")
+        if self.lr is not None and self.optimizer is not None:
+            raise ValueError(
+                f"pretraining.optimizer has a learning rate of its own: pretraining.lr goes, got {self.lr}"
+            )
 
 
 @dataclass(frozen=True)
@@ -217,10 +231,9 @@ class Recipe:
             )
         if self.pretraining.epochs and self.start is not None:
             raise ValueError(f"a run starts from another ({self.start}) or from its pretrained twin, not from both")
-        if 0 < self.twin_epochs <= self.schedule.warmup:
-            raise ValueError(
-                f"warmup must end before the twin's {self.twin_epochs} epochs do too, got {self.schedule.warmup:g}"
-            )
+        warmup = self.twin_schedule.warmup
+        if 0 < self.twin_epochs <= warmup:
+            raise ValueError(f"warmup must end before the twin's {self.twin_epochs} epochs do too, got {warmup:g}")
         if self.twin_epochs and self.devices * self.num_nodes > 1:
             raise ValueError(
                 "on several devices train the full-precision twin before, and give it by --from or as "
@@ -245,7 +258,9 @@ class Recipe:
         """The keys that do nothing in this recipe, and what would make them do something."""
         keys = {}
         if not self.pretraining.epochs:
-            keys["pretraining.lr"] = "pretraining.epochs"
+            keys |= dict.fromkeys(
+                (f"pretraining.{name}" for name in ("lr", "optimizer", "schedule")), "pretraining.epochs"
+            )
         if not self.distillation.epochs:
             keys["distillation.lr"] = "distillation.epochs"
             if self.distillation.teacher is None:
@@ -259,10 +274,16 @@ class Recipe:
         return self.pretraining.epochs or self.distillation.epochs
 
     @property
+    def twin_schedule(self) -> RateSchedule:
+        """The learning rate over time of the full-precision twin, in which nothing is annealed."""
+        schedule = self.pretraining.schedule or self.schedule
+        return replace(schedule, milestones=tuple(drop for drop in schedule.milestones if drop != "annealed"))
+
+    @property
     def twin(self) -> Recipe:
         """The same network in full precision, as it is trained first."""
         lr = (self.pretraining if self.pretraining.epochs else self.distillation).lr
-        milestones = tuple(milestone for milestone in self.schedule.milestones if milestone != "annealed")
+        optimizer = replace(self.optimizer, lr=lr or self.optimizer.lr, norm_lr=None)
         return replace(
             self,
             description="",
@@ -270,8 +291,8 @@ class Recipe:
             algorithm=FullPrecision(),
             annealing=Annealing(),
             epochs=self.twin_epochs,
-            schedule=replace(self.schedule, milestones=milestones),
-            optimizer=replace(self.optimizer, lr=lr or self.optimizer.lr, norm_lr=None),
+            schedule=self.twin_schedule,
+            optimizer=self.pretraining.optimizer or optimizer,
             pretraining=Pretraining(),
             distillation=Distillation(),
             batchnorm_batches=0,

@@ -50,8 +50,9 @@ def load_data(recipe: Recipe) -> Splits | StreamedSplits:
     """The recipe's images, split by its seed."""
     name, root, settings = recipe.data.name, recipe.data.root, recipe.data
     if name in data.STREAMED:
-        if settings.cutout:
-            raise ValueError(f"data.cutout goes with images in memory, not with {name}: leave it at 0")
+        for key, none in (("cutout", 0), ("reflect", False)):
+            if getattr(settings, key) != none:
+                raise ValueError(f"data.{key} goes with images in memory, not with {name}: leave it at {none}")
         return data.load_streamed(name, root, size=settings.size, seed=recipe.seed, validation=settings.validation)
     if name == "folder":
         if root is None:

@@ -183,9 +183,11 @@ def _check_settings(recipe: Recipe, images: Images) -> None:
         for other in (recipe.start, recipe.distillation.teacher):
             if other:
                 warn_if_split_differs(recipe, other)
+    size = "x".join(map(str, images.shape[1:]))
     if recipe.data.cutout >= min(images.shape[1:]):
-        size = "x".join(map(str, images.shape[1:]))
         raise ValueError(f"data.cutout must be smaller than the images ({size}), got {recipe.data.cutout}")
+    if recipe.data.reflect and recipe.data.padding >= min(images.shape[1:]):
+        raise ValueError(f"data.padding must be smaller than the images ({size}) to reflect, got {recipe.data.padding}")
 
 
 @contextlib.contextmanager
@@ -195,7 +197,9 @@ def _training_the_twin(recipe: Recipe, path: Path) -> Iterator[None]:
         with _alone(path):
             yield
     except Diverged as error:
-        key = "pretraining.lr" if recipe.pretraining.epochs else "distillation.lr"
+        key = "distillation.lr"
+        if recipe.pretraining.epochs:
+            key = "pretraining.lr" if recipe.pretraining.optimizer is None else "pretraining.optimizer.lr"
         raise Diverged(f"the full-precision twin, whose learning rate is {key}: {error}") from error
 
 
