@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test fuzz check docs bench clean
+.PHONY: demo test fuzz check docs results notebooks bench clean
 .DEFAULT_GOAL := test
 
 # Constraints pin torch to the CPU build the project is tested with.
@@ -33,6 +33,14 @@ fuzz: $(VENV)/.ready
 # Offline and strict, into site/. The variable silences a notice of the theme that is not about this site.
 docs: $(VENV)/.ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Writes the figures of docs/results.yaml into the pages, pictures and recipes that show them.
+results: $(VENV)/.ready
+	PYTHONPATH=src $(BIN)/python benchmarks/results.py
+
+# Writes the notebooks of examples/ from its scripts.
+notebooks: $(VENV)/.ready
+	$(BIN)/jupytext --quiet --update --to ipynb $$(grep -l '^# %%' examples/*.py)
 
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/quantizer.py

@@ -115,14 +115,6 @@ def test_files_the_front_pages_link_to_exist(page: Path) -> None:
     assert [link for link in local if not (ROOT / link).exists()] == []
 
 
-def test_the_numbers_of_the_readme_are_those_of_the_results() -> None:
-    section = README.read_text().split("## Measured")[1].split("\n## ")[0]
-    numbers = re.findall(r"\d[\d.,]*(?: %| ms|x)", section)
-    assert len(numbers) >= 8
-    results = (ROOT / "docs" / "results.md").read_text()
-    assert [number for number in numbers if number not in results] == []
-
-
 def test_the_picture_of_the_readme_is_what_its_command_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = re.search(r"<!-- drawn by: lehr (.*?) -->", README.read_text())
     assert told
