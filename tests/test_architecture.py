@@ -95,6 +95,7 @@ def test_files_named_on_the_page_exist():
     ("library", "rooms"),
     [
         ("lightning", {"training", "integrations"}),
+        ("transformers", {"integrations"}),
         ("jsonargparse", {"training", "cli"}),
         ("rich", {"report", "data", "training"}),
         ("matplotlib", {"report"}),

@@ -93,3 +93,83 @@ def test_the_callback_takes_one_window_for_all_layers_and_a_backward_law(tmp_pat
 
 def _backward(model: nn.Module) -> list[Tensor]:
     return [module.backward_std for module in model.modules() if isinstance(module, lehr.Quantizer)]
+
+
+class ForTrainer(nn.Module):
+    """A network as Hugging Face's Trainer takes it: keyword arguments in, the loss among what comes out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        digits = load("digits").train
+        self.model = MLP((1, 8, 8), hidden=(32,), mean=digits.mean, std=digits.std)
+        lehr.quantize_(self.model, scale="fixed")
+        self.stds: list[float] = []
+
+    def forward(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        if self.training:
+            self.stds.append(self.model.layers[1].quantizer.forward_std.item())
+        scores = self.model(images)
+        return {"loss": nn.functional.cross_entropy(scores, labels), "logits": scores}
+
+
+def trained_by_transformers(path: Path, *, stop: int | None = None, resume: bool = False) -> ForTrainer:
+    transformers = pytest.importorskip("transformers")
+    from lehr.integrations.transformers_trainer import NoiseAnnealing as TransformersAnnealing
+
+    class Stop(transformers.TrainerCallback):  # pyright: ignore
+        def on_epoch_end(self, args, state, control, **kwargs):
+            control.should_training_stop = state.epoch == stop
+
+    network = ForTrainer()
+    annealer = lehr.Annealer(network, Window(1, 3))
+    digits = load("digits").train
+    rows = [
+        {"images": image, "labels": label} for image, label in zip(digits.images[:96], digits.labels[:96], strict=True)
+    ]
+    arguments = transformers.TrainingArguments(
+        output_dir=str(path),
+        num_train_epochs=4,
+        per_device_train_batch_size=32,
+        save_strategy="epoch",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        seed=0,
+    )
+    trainer = transformers.Trainer(
+        network,
+        arguments,
+        train_dataset=rows,
+        callbacks=[TransformersAnnealing(annealer), *([Stop()] if stop else [])],
+    )
+    trainer.train(resume_from_checkpoint=resume or None)
+    return network
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers' own
+def test_the_callback_of_hugging_faces_trainer_anneals_and_resumes(tmp_path: Path) -> None:
+    whole = trained_by_transformers(tmp_path / "whole")
+    assert whole.stds == pytest.approx([STD] * 6 + [STD / 2] * 3 + [0] * 3)
+    begun = trained_by_transformers(tmp_path / "stopped", stop=2)
+    assert begun.stds == whole.stds[:6]
+    resumed = trained_by_transformers(tmp_path / "stopped", resume=True)
+    assert resumed.stds == whole.stds[6:]
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+@pytest.mark.filterwarnings("ignore")  # of accelerate's own
+def test_an_annealer_is_saved_and_loaded_by_accelerate(tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+    network = accelerator.prepare(ForTrainer())
+    annealer = lehr.Annealer(network, Window(0, 4))
+    accelerator.register_for_checkpointing(annealer)
+    annealer.step()
+    accelerator.save_state(str(tmp_path / "state"))
+    annealer.seek(4)
+    assert network.model.layers[1].quantizer.forward_std == 0
+    accelerator.load_state(str(tmp_path / "state"))
+    assert annealer.time == 1
+    assert network.model.layers[1].quantizer.forward_std.item() == pytest.approx(0.75 * STD)

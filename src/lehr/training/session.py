@@ -12,7 +12,6 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from lightning.fabric import Fabric
 from torch import nn
@@ -58,26 +57,21 @@ def train(recipe: Recipe, path: Path, *, splits: Data | None = None, watch: Watc
         network = build(recipe, images, start=recipe.start)
         fabric = fabric_of(recipe)
         with deterministic(recipe.deterministic), all_processes(fabric, path) as folder:
-            twin_folder = RunFolder(folder.twin)
-
-            def begin(folder: RunFolder = folder, recipe: Recipe = recipe) -> None:
-                if fabric.is_global_zero:
-                    folder.create(dump(recipe), {**circumstances(recipe), "images": images._asdict()})
-
-            def begin_with_twin() -> None:
-                begin()
-                begin(twin_folder, recipe.twin)
-
             if not recipe.twin_epochs:
-                return _fit(fabric, recipe, folder, network, splits, watch=watch, begin=begin)
-            twin = build(recipe.twin, images)
+                training = _training(fabric, recipe, folder, network, splits, watch)
+                _create(folder, training, images)
+                return _run(training, folder)
+            twin, twin_folder = build(recipe.twin, images), RunFolder(folder.twin)
             if recipe.distillation.by == "features" and recipe.distillation.epochs:
                 check_features(twin, network)
             with _training_the_twin(recipe, twin_folder.path):
-                _fit(fabric, recipe.twin, twin_folder, twin, splits, begin=begin_with_twin)
+                training = _training(fabric, recipe.twin, twin_folder, twin, splits)
+                _create(folder, training, images, recipe)
+                _create(twin_folder, training, images)
+                _run(training, twin_folder)
             if recipe.pretraining.epochs:  # the first one showed, before hours of training, that it can be made
                 network = build(recipe, images, start=twin_folder.path)
-            return _fit(fabric, recipe, folder, network, splits, watch=watch)
+            return _run(_training(fabric, recipe, folder, network, splits, watch), folder)
 
 
 def resume(path: Path, *, splits: Data | None = None, watch: Watch | None = None) -> Results | None:
@@ -126,28 +120,30 @@ def _continue(
             _continue(fabric, recipe.twin, twin, splits)
     start = twin.path if recipe.pretraining.epochs else recipe.start
     network = build(recipe, images, start=None if newest else start)
-    return _fit(fabric, recipe, folder, network, splits, watch=watch, checkpoint=newest[1] if newest else None)
+    training = _training(fabric, recipe, folder, network, splits, watch)
+    if newest:
+        training.load_state_dict(newest[1])
+    return _run(training, folder)
 
 
-def _fit(
-    fabric: Fabric,
-    recipe: Recipe,
-    folder: RunFolder,
-    network: nn.Module,
-    splits: Data,
-    *,
-    watch: Watch | None = None,
-    begin: Callable[[], None] | None = None,
-    checkpoint: dict[str, Any] | None = None,
-) -> Results | None:
-    """Train a network to its end; `begin` makes the folder of a new run, once nothing speaks against training."""
+def _training(
+    fabric: Fabric, recipe: Recipe, folder: RunFolder, network: nn.Module, splits: Data, watch: Watch | None = None
+) -> Training:
+    """A network ready to train; raises if anything speaks against it."""
     keep_freed_memory()
-    teacher = _teacher(recipe, network, folder, splits)
-    training = Training(fabric, recipe, network, splits, teacher=teacher, watch=watch)
-    if checkpoint is not None:
-        training.load_state_dict(checkpoint)
-    if begin is not None:
-        begin()
+    return Training(fabric, recipe, network, splits, teacher=_teacher(recipe, network, folder, splits), watch=watch)
+
+
+def _create(folder: RunFolder, training: Training, images: Images, recipe: Recipe | None = None) -> None:
+    """Make the folder of a new run, once nothing speaks against training; `recipe` is the training's unless given."""
+    recipe = training.recipe if recipe is None else recipe
+    if training.fabric.is_global_zero:
+        folder.create(dump(recipe), {**circumstances(recipe), "images": images._asdict()})
+
+
+def _run(training: Training, folder: RunFolder) -> Results | None:
+    """Train a network to its end; the last file that is written, results.json, says that the run is finished."""
+    fabric, recipe = training.fabric, training.recipe
     training.run(folder)
     results = training.finish(folder)
     seconds = training.seconds
@@ -155,7 +151,7 @@ def _fit(
         seconds += read_json(RunFolder(folder.twin).results)["seconds"]
     results |= {"epochs": recipe.epochs, "seconds": round(seconds, 1)}
     if fabric.is_global_zero:
-        write_json(folder.results, results)  # last: with it the run is finished
+        write_json(folder.results, results)
     fabric.barrier()
     return results if fabric.is_global_zero else None
 
