@@ -97,7 +97,7 @@ def test_files_named_on_the_page_exist():
         ("lightning", {"training", "integrations"}),
         ("transformers", {"integrations"}),
         ("jsonargparse", {"training", "cli"}),
-        ("rich", {"report", "data", "training"}),
+        ("rich", {"data", "training"}),
         ("matplotlib", {"report"}),
         ("onnx", {"deploy"}),
         ("onnxruntime", {"deploy"}),

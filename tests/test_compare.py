@@ -10,15 +10,17 @@ import pytest
 
 from browser import CHROMIUM, Browser
 from lehr.cli import main
-from lehr.report.compare import compare, to_csv, to_markdown, write_comparison
+from lehr.report.compare import compare
+from lehr.report.compare_page import write_comparison
 from made_runs import make_run
 
 CIFAR = {"recipe": "cifar10-quarter-ana", "done": 1}
 
 
 def cells(paths: list[Path]) -> list[dict[str, str]]:
-    header, rows = compare(paths).table()
-    return [dict(zip(header, row, strict=True)) for row in rows]
+    lines = csv.reader(compare(paths).table().csv().splitlines())
+    header = next(lines)
+    return [dict(zip(header, row, strict=True)) for row in lines]
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,7 @@ def test_runs_of_the_same_name_are_told_apart_by_their_folders(tmp_path: Path):
 
 
 def test_the_csv_holds_plain_numbers(seeds: list[Path]):
-    full, ternary = csv.DictReader(to_csv(compare(seeds)).splitlines())
+    full, ternary = csv.DictReader(compare(seeds).numbers().csv().splitlines())
     assert float(ternary["test_accuracy"]) == pytest.approx(0.92)
     assert float(ternary["test_std"]) == pytest.approx(0.02)
     assert float(ternary["points_to_full_precision"]) == pytest.approx(-3)
@@ -118,7 +120,7 @@ def test_the_csv_holds_plain_numbers(seeds: list[Path]):
 
 def test_markdown_cells_stay_in_their_columns(tmp_path: Path):
     run = make_run(tmp_path / "a|b<script>", done=1)
-    header, rule, row, *_ = to_markdown(compare([run])).splitlines()
+    header, rule, row, *_ = compare([run]).markdown().splitlines()
     assert row.startswith("| a\\|b&lt;script&gt; | digits |")
     assert row.replace("\\|", "").count("|") == header.count("|") == rule.count("|")
 

@@ -50,7 +50,7 @@ def run(way: str, *words: str, **settings: str) -> subprocess.CompletedProcess[s
         ("jsonargparse", "recipes"),
         ("yaml", "recipes"),
         ("sympy", "recipes"),
-        ("rich.table", "recipes"),
+        ("lehr.report.terminal", "recipes"),
         ("onnxruntime", "bench digits"),
     ],
 )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lehr.data import load
 from lehr.models import VGG, Input
-from lehr.report.method import network
+from lehr.report.experiment import network
 from lehr.training.model import Model
 from lehr.training.recipe import Data, Recipe
 from lehr.training.recipes import RecipeError, dump, named, read

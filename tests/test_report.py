@@ -17,8 +17,9 @@ from browser import CHROMIUM, Browser
 from lehr.cli import main
 from lehr.data import Dataset
 from lehr.report import page
+from lehr.report.confusion import Confusion, confuse
 from lehr.report.history import read_run
-from lehr.report.page import Confusion, confuse, write_report
+from lehr.report.page import write_report
 from lehr.training.folder import RunError
 from made_runs import INFO, make_run, metrics_row, trained_runs
 
@@ -249,7 +250,7 @@ def test_a_confusion_counts_what_a_network_answers():
     assert confusion.counts == [[1, 0, 1], [1, 1, 0], [0, 0, 2]]
     assert (confusion.right, confusion.total) == (4, 6)
     assert confusion.share(2, 2) == 1.0
-    assert confusion.worst() == [("a", "c", 1, 2), ("b", "a", 1, 2)]
+    assert confusion.worst().rows == [("a", "c", "1 of 2"), ("b", "a", "1 of 2")]
 
 
 def test_of_many_classes_only_the_confusions_are_told():

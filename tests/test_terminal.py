@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from made_runs import make_run, trained_runs
 
 def table(text: str) -> dict[str, list[str]]:
     """The rows of a printed table by their first cell."""
-    rows = [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in text.splitlines()]
+    rows = [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
     return {row[0]: row[1:] for row in rows if len(row) > 1}
 
 
@@ -73,8 +74,8 @@ def test_the_demo_shows_both_networks_with_their_sizes(
     results = {name: json.loads((folder / name / "results.json").read_text()) for name in ("digits-fp", "digits-ana")}
     print_demo(folder, results)
     rows = table(capsys.readouterr().out)
-    assert rows[""] == ["full precision", "ANA asynchronous, linear"]
-    for words, key in (("accuracy on held-out test images", "test"), ("accuracy on validation images", "val")):
+    assert rows["digits"] == ["full precision", "ANA asynchronous, linear"]
+    for words, key in (("accuracy on test images", "test"), ("accuracy on validation images", "val")):
         assert rows[words] == [f"{100 * result[f'{key}/accuracy']:.2f} %" for result in results.values()]
     assert rows["levels of the weights"] == ["32-bit floats", "−1, 0, 1"]
     assert rows["bytes in 32-bit floats"] == ["337,920", "337,920"]

@@ -9,8 +9,8 @@ from torch import nn
 
 import lehr
 from lehr import Dirac, Logistic, MultiStep, Normal, Quantizer, Triangular, Uniform
-from lehr.report.digits import digits_network
 from lehr.theory import collapse, derivative, limit, lipschitz, margin, regularity, slope_jump, total_variation
+from theorem3 import digits_network
 
 STEPS = [MultiStep.ternary(), MultiStep.sign(), MultiStep((-1.0, 0.2, 0.3), (-2.0, 0.0, 0.5, 4.0))]
 NOISES = [kind(std) for kind in (Uniform, Triangular, Normal, Logistic) for std in (0.05, math.sqrt(3) / 6, 1.0)]

@@ -179,7 +179,8 @@ def _compare_methods(methods: Sequence[str], base: str, seeds: int, out: Path | 
 
 
 def _tell_comparison(runs: Sequence[Path], folder: Path) -> None:
-    from lehr.report.compare import compare, write_comparison
+    from lehr.report.compare import compare
+    from lehr.report.compare_page import write_comparison
     from lehr.report.terminal import print_comparison
 
     comparison = compare(runs)

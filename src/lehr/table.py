@@ -27,7 +27,9 @@ from lehr.printable import printable
 
 _GAP = 2  # spaces between columns
 _NARROWEST = 16  # a column that wraps is not made narrower than this: nobody reads a word a line
-_NUMBER = re.compile(r"[-+−]?\d[\d,.]*( ± [\d.]+)?( ?%|x)?")
+_QUANTITY = r"[-+−]?\d+(?:[,.]\d+)*(?: ?(?:%|x|ms|s|min|h|B|kB|MB|GB))?"
+_NUMBER = re.compile(rf"{_QUANTITY}(?: (?:± |\+ |of )?{_QUANTITY})*")  # also "12 min 3 s", "92.00 ± 0.31 %", "20 + 28"
+_DIGIT = re.compile(r"\d")
 
 
 @dataclass(frozen=True)
@@ -141,9 +143,9 @@ class Table:
         return [[_cell(cell) for cell in line] for line in lines]
 
     def _numbers(self) -> list[bool]:
-        """Return for each column whether all its cells are numbers or empty; the first holds names."""
-        columns = zip(*([_cell(cell) for cell in row] for row in self.rows), strict=True)
-        found = [any(column) and all(not cell or _NUMBER.fullmatch(cell) for cell in column) for column in columns]
+        """Return for each column but the first, which is names, whether it is numbers, or words such as "not yet"."""
+        columns = list(zip(*([_cell(cell) for cell in row] for row in self.rows), strict=True))
+        found = [_is_numbers([cell for cell in column if cell]) for column in columns]
         return [False, *found[1:]] if found else [False] * len(self.header)
 
 
@@ -163,6 +165,11 @@ class Tabular(abc.ABC):
 
 def _cell(value: object) -> str:
     return "" if value is None else printable(value)
+
+
+def _is_numbers(cells: Sequence[str]) -> bool:
+    numbers = [_NUMBER.fullmatch(cell) is not None for cell in cells]
+    return any(numbers) and all(number or not _DIGIT.search(cell) for cell, number in zip(cells, numbers, strict=True))
 
 
 def _width(text: str) -> int:

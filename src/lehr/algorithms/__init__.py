@@ -1,9 +1,10 @@
-"""Training algorithms, one file a paper; each answers `Algorithm`."""
+"""Training algorithms, one file for each paper. Each is an `Algorithm` and describes itself."""
 
 from lehr.algorithms.abc_net import ABCNet
 from lehr.algorithms.algorithm import Algorithm
 from lehr.algorithms.ana import ANA
 from lehr.algorithms.binary_connect import BinaryConnect
+from lehr.algorithms.description import Description
 from lehr.algorithms.estimated import Estimated, EstimatorData
 from lehr.algorithms.full_precision import FullPrecision
 from lehr.algorithms.group_net import GroupNet
@@ -25,6 +26,7 @@ __all__ = [
     "ABCNet",
     "Algorithm",
     "BinaryConnect",
+    "Description",
     "Estimated",
     "EstimatorData",
     "FullPrecision",

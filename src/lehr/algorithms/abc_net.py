@@ -35,6 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, check_choices
+from lehr.algorithms.description import Description
 from lehr.algorithms.sequence import LAYERS, QUANTIZED, Layer, become_, inner_blocks, reporter
 from lehr.composed import Composed
 from lehr.convert import Conversion
@@ -179,6 +180,17 @@ class ABCNet(Algorithm):
         for name in ("bases", "activations"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def describe(self) -> Description:
+        """Sums of binary layers."""
+        return Description(
+            "ABC-Net",
+            weights=f"{self.bases} x binary",
+            activations=f"{self.activations} x binary",
+            end_layers="neither",
+            estimator="straight-through for each base",
+            becomes=f"{self.bases * self.activations} integer layers for each layer, added as floats",
+        )
 
     @torch.no_grad()
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:

@@ -23,6 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from lehr.algorithms.description import Description, describe_by_trial
 from lehr.convert import Conversion
 from lehr.layers import Conv1d, Conv2d, Conv3d, Linear
 
@@ -41,6 +42,13 @@ class Algorithm(abc.ABC):
     def averages(self) -> bool:
         """Whether an average of its weights is a network of its kind: not where they stay at levels while training."""
         return True
+
+    def describe(self) -> Description:
+        """Return what tables say of the algorithm.
+
+        Unless a subclass says it, what happens to a small network is described, under the name of the class.
+        """
+        return describe_by_trial(type(self).__name__, self.convert_)
 
     @abc.abstractmethod
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion | None:

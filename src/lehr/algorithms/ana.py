@@ -21,7 +21,8 @@ from typing import Literal
 from torch import nn
 
 from lehr.algorithms.algorithm import Algorithm, check_choices, clip_
-from lehr.algorithms.estimated import NOISES, STEPS, check_clip, check_learns, convert_under_
+from lehr.algorithms.description import Description
+from lehr.algorithms.estimated import NOISES, STEPS, check_clip, check_learns, convert_under_, describe_estimators
 from lehr.convert import Conversion, Scale
 from lehr.estimator import Estimator, Mode
 from lehr.noise import Dirac
@@ -75,6 +76,10 @@ class ANA(Algorithm):
         """Of the weights and of the activations, as training begins."""
         weights = self._estimator(self.weights, 0 if self.noisy == "activations" else self.std)
         return weights, self._estimator(self.activations, 0 if self.noisy == "weights" else self.std)
+
+    def describe(self) -> Description:
+        """ANA, or the straight-through estimator without forward noise."""
+        return describe_estimators(*self.estimators, ends=(self.first, self.last))
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Quantize in place; weights that are not `trained` start around the thresholds, as in the paper."""

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from lehr.algorithms.algorithm import Algorithm, clip_, quantized_layers
+from lehr.algorithms.description import FLOATS, Description, becomes, end_layers
 from lehr.convert import Conversion, quantize_
 from lehr.estimator import BINARY_CONNECT, STE
 from lehr.layers import Quantizer
@@ -42,6 +43,18 @@ class BinaryConnect(Algorithm):
     def anneals(self) -> bool:
         """Its noise stays."""
         return False
+
+    def describe(self) -> Description:
+        """Binary weights."""
+        return Description(
+            "BinaryConnect",
+            "stochastic" if self.stochastic else "",
+            "-1, 1",
+            FLOATS,
+            end_layers(self.first, self.last),
+            estimator=str(BINARY_CONNECT if self.stochastic else STE),
+            becomes=becomes(weights=True, activations=False),
+        )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Quantize the weights; a trained network gets a scale for each output channel."""

@@ -22,11 +22,13 @@ Quantizer((-1, 1) at (0), forward=Dirac(), backward=Uniform(std=0.5774))
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
 
 from lehr.algorithms.algorithm import Algorithm, check_choices, clip_, quantized_layers
+from lehr.algorithms.description import Description, becomes, end_layers, levels_in_words
 from lehr.convert import Conversion, Scale, quantize_
 from lehr.estimator import Estimator, Mode
 from lehr.layers import Quantizer
@@ -104,6 +106,10 @@ class Estimated(Algorithm):
         """Of the weights and of the activations."""
         return self.estimator.value, (self.activations or self.estimator).value
 
+    def describe(self) -> Description:
+        """The estimator by its usual name: BNN, STE, or ANA if there is forward noise."""
+        return describe_estimators(*self.estimators, ends=(self.first, self.last))
+
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Quantize in place; weights that are not `trained` start around the thresholds, as in the paper."""
         return convert_under_(model, *self.estimators, self.scale, trained=trained, ends=(self.first, self.last))
@@ -136,6 +142,42 @@ def convert_under_(
         for _, layer in quantized_layers(model):
             layer.reset_parameters()
     return conversion
+
+
+def describe_estimators(weights: Estimator, activations: Estimator, *, ends: tuple[bool, bool]) -> Description:
+    """Describe the quantization of weights and activations under estimators."""
+    noisy = [side for side in (weights, activations) if side.forward.std > 0]
+    name, variant = ("ANA", _noise_variant(weights, noisy)) if noisy else _straight_through(weights, activations)
+    return Description(
+        name,
+        variant,
+        levels_in_words(weights.step.levels),
+        levels_in_words(activations.step.levels),
+        end_layers(*ends),
+        estimator=str(weights),
+        becomes=becomes(weights=True, activations=True),
+        noisy=bool(noisy),
+    )
+
+
+def _noise_variant(weights: Estimator, noisy: Sequence[Estimator]) -> str:
+    """Return what is unusual about ANA's forward noise: its kind, its mode, on which side it is."""
+    kind = type(noisy[0].forward).__name__.lower()
+    parts = [] if kind == "uniform" else [kind]
+    parts += [] if noisy[0].mode == "expectation" else [noisy[0].mode]
+    parts += [] if len(noisy) == 2 else [f"{'weights' if noisy[0] is weights else 'activations'} alone"]
+    return ", ".join(parts)
+
+
+def _straight_through(weights: Estimator, activations: Estimator) -> tuple[str, str]:
+    """Return the name and the variant of an estimator without forward noise."""
+    backward = weights.backward
+    if weights.step == activations.step == MultiStep.sign():
+        return "BNN", ""
+    if not isinstance(backward, Uniform):
+        return "STE", type(backward).__name__.lower()
+    touching = math.isclose(float(backward.w), 0.5)  # windows about two neighbouring thresholds touch: the usual STE
+    return "STE", "" if touching else f"half-width {float(backward.w):.3g}"
 
 
 def check_clip(clip: float | None) -> None:

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, check_choices
+from lehr.algorithms.description import Description
 from lehr.algorithms.sequence import QUANTIZED, Block, Layer, Place, become_, inner_blocks, reporter
 from lehr.algorithms.xnor_net import ScaledSign, fit_scales_
 from lehr.convert import ACTIVATIONS, Conversion
@@ -77,6 +78,18 @@ class GroupNet(Algorithm):
         for name in ("branches", "group"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def describe(self) -> Description:
+        """Sums of binary branches."""
+        return Description(
+            "Group-Net",
+            "" if self.decomposition == "layer" else f"groups of {self.group}",
+            f"{self.branches} x binary",
+            "-1, 1",
+            "neither",
+            estimator="STE",
+            becomes=f"{self.branches} integer layers for each layer, added as floats",
+        )
 
     @torch.no_grad()
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, check_choices, quantized_layers
+from lehr.algorithms.description import Description, becomes, end_layers, levels_in_words
 from lehr.convert import Conversion, quantize_
 from lehr.layers import AbstractQuantizer, Quantizer
 from lehr.multistep import MultiStep
@@ -100,6 +101,17 @@ class GXNORNet(Algorithm):
     def averages(self) -> bool:
         """Weights are states, averages of states are not."""
         return False
+
+    def describe(self) -> Description:
+        """The states of weights and activations."""
+        return Description(
+            "GXNOR-Net",
+            weights=levels_in_words(states(self.weights)),
+            activations=levels_in_words(states(self.activations)),
+            end_layers=end_layers(self.first, self.last),
+            estimator="none: weights move from state to state at random",
+            becomes=becomes(weights=True, activations=True),
+        )
 
     @torch.no_grad()
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, check_choices, quantized_layers
+from lehr.algorithms.description import FLOATS, Description, becomes, end_layers
 from lehr.convert import Conversion, quantize_
 from lehr.layers import AbstractQuantizer
 from lehr.multistep import MultiStep
@@ -131,6 +132,18 @@ class INQ(Algorithm):
         pause = (1 - self.delay) / len(self.portions)
         begun = [share for k, share in enumerate(self.portions) if epoch >= int((self.delay + k * pause) * epochs)]
         return begun[-1] if begun else 0.0
+
+    def describe(self) -> Description:
+        """Powers of two."""
+        return Description(
+            "INQ",
+            "" if self.partition == "magnitude" else self.partition,
+            "-2ⁿ, 0, 2ⁿ" if self.bits == 2 else f"{2 ** (self.bits - 1)} powers of 2, 0",
+            FLOATS,
+            end_layers(self.first, self.last),
+            estimator="none: weights are floats until they are frozen at a level",
+            becomes=becomes(weights=True, activations=False),
+        )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Prepare the weights to be frozen; those that are there are kept, trained or not."""

@@ -36,6 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, quantized_layers
+from lehr.algorithms.description import Description, becomes
 from lehr.algorithms.learned_scale import LearnedScale
 from lehr.convert import Conversion, quantize_
 from lehr.estimator import ste
@@ -94,6 +95,17 @@ class LSQ(Algorithm):
         for name in ("bits", "end_bits"):
             if not 2 <= getattr(self, name) <= 8:
                 raise ValueError(f"{name} must be between 2 and 8, got {getattr(self, name)}")
+
+    def describe(self) -> Description:
+        """Integers of a few bits with a learned step."""
+        return Description(
+            "LSQ",
+            weights=f"{self.bits} bit",
+            activations=f"{self.bits} bit",
+            end_layers=f"both, {self.end_bits} bit",
+            estimator="straight-through within the levels; the step is learned",
+            becomes=becomes(weights=True, activations=True),
+        )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Quantize weights and activations; the weights that are there are kept, trained or not."""

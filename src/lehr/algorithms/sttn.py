@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, clip_, clip_weight_, quantized_layers
+from lehr.algorithms.description import Description, becomes, end_layers
 from lehr.convert import Conversion, quantize_
 from lehr.estimator import STE
 from lehr.expectation import quantize
@@ -93,6 +94,17 @@ class STTN(Algorithm):
     def __post_init__(self) -> None:
         if not 0 < self.window < math.inf:
             raise ValueError(f"window is half the width of the activations' gradient, above 0, got {self.window}")
+
+    def describe(self) -> Description:
+        """Ternary weights and activations."""
+        return Description(
+            "STTN",
+            weights="-1, 0, 1",
+            activations="-1, 0, 1",
+            end_layers=end_layers(self.first, self.last),
+            estimator="STE for each of the two signs of a weight",
+            becomes=becomes(weights=True, activations=True),
+        )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Quantize; weights that are there are the first of the two."""

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, quantized_layers
+from lehr.algorithms.description import FLOATS, Description, becomes, end_layers
 from lehr.algorithms.learned_scale import LearnedScale
 from lehr.convert import Conversion, quantize_
 from lehr.layers import AbstractQuantizer, gradient_of
@@ -95,6 +96,18 @@ class TTQ(Algorithm):
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold must be between 0 and 1, a share of the largest weight, got {self.threshold}")
+
+    def describe(self) -> Description:
+        """Ternary weights with two learned scales."""
+        return Description(
+            "TTQ",
+            "",
+            "-Wⁿ, 0, Wᵖ",
+            FLOATS,
+            end_layers(self.first, self.last),
+            estimator="straight-through, times the scale of the level",
+            becomes=becomes(weights=True, activations=False),
+        )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Quantize the weights; those that are there are kept, trained or not."""

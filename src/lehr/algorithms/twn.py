@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import Algorithm, quantized_layers
+from lehr.algorithms.description import FLOATS, STRAIGHT_THROUGH, Description, becomes, end_layers
 from lehr.convert import Conversion, quantize_
 from lehr.layers import AbstractQuantizer, gradient_of
 from lehr.multistep import MultiStep
@@ -78,6 +79,18 @@ class TWN(Algorithm):
             raise ValueError(
                 f"threshold must be positive, a multiple of the mean size of the weights, got {self.threshold}"
             )
+
+    def describe(self) -> Description:
+        """Ternary weights with a scale α."""
+        return Description(
+            "TWN",
+            "",
+            "-α, 0, α",
+            FLOATS,
+            end_layers(self.first, self.last),
+            estimator=STRAIGHT_THROUGH,
+            becomes=becomes(weights=True, activations=False),
+        )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Quantize the weights; those that are there are kept, trained or not."""

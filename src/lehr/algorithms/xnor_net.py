@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lehr.algorithms.algorithm import Algorithm, quantized_layers
+from lehr.algorithms.description import Description
 from lehr.algorithms.sequence import LAYERS, QUANTIZED, Block, become_, inner_blocks, reporter
 from lehr.convert import Conversion
 from lehr.estimator import STE
@@ -161,6 +162,18 @@ class XNORNet(Algorithm):
     """
 
     input_scale: bool = True
+
+    def describe(self) -> Description:
+        """Binary inner layers."""
+        return Description(
+            "XNOR-Net",
+            "" if self.input_scale else "no input scale",
+            "-α, α",
+            "-K, K" if self.input_scale else "-1, 1",
+            "neither",
+            estimator="STE, and the gradient of the scale α (Section 3.1)",
+            becomes="floats: K is a float at each position" if self.input_scale else "integers between float ends",
+        )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Binarize the inner layers of a sequential model and their inputs; the weights stay, trained or new."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from lehr.annealing import Window
 from lehr.printable import printable
 from lehr.report.numbers import level_name, percent
+from lehr.table import Table
 from lehr.training.folder import RunError, RunFolder, read_json
 from lehr.training.recipe import Recipe
 from lehr.training.shown import read_to_show
@@ -123,12 +124,12 @@ def read_run(path: Path) -> History:
     return History(path, recipe, info, results, _columns(folder), twin, not_imported)
 
 
-def share_table(history: History) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The levels, and of each layer the share of its weights at each after the last epoch."""
+def share_table(history: History) -> Table:
+    """Return a row for each quantized layer: the share of its weights at each level after the last epoch."""
     shares = history.last_shares
     levels = sorted({level for layer in shares.values() for level in layer})
-    rows = [(path, [percent(at[q]) if q in at else "" for q in levels]) for path, at in shares.items()]
-    return [level_name(level) for level in levels], rows
+    rows = [(path, *(percent(at[q]) if q in at else None for q in levels)) for path, at in shares.items()]
+    return Table(("layer", *map(level_name, levels)), rows)
 
 
 def _by_layer(columns: Mapping[str, T]) -> dict[str, dict[float, T]]:

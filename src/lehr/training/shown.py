@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from torch import nn
 
-from lehr.algorithms import Algorithm
+from lehr.algorithms import Algorithm, Description
 from lehr.convert import Conversion
 from lehr.training import trust
 from lehr.training.model import Model
@@ -57,6 +57,10 @@ class NotImported(Algorithm):
 
     name: str
     settings: str
+
+    def describe(self) -> Description:
+        """Only the name is known."""
+        return Description(self.name.rpartition(".")[2])
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion | None:
         """It cannot."""
