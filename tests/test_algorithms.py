@@ -35,8 +35,8 @@ from lehr.algorithms.ana import NoiseName
 from lehr.annealing import AllAtOnce, AnnealingWarning, Hierarchical, LastFirst, SameEnd, SameStart, Schedule
 from lehr.batchnorm import reestimate_
 from lehr.data import Batches, load
+from lehr.deploy import FloatWarning, FreezeError
 from lehr.deploy import operations as deploy
-from lehr.deploy.freeze import FloatWarning, FreezeError
 from lehr.deploy.operations import Weights
 from lehr.expectation import Mode
 from lehr.models import MLP, VGG

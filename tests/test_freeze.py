@@ -14,10 +14,12 @@ from torch.nn import functional as F
 import frozen_networks as networks
 import lehr
 from frozen_networks import EXACT, INTEGERS, NETWORKS, Input, conv, hard, linear
-from lehr.deploy import IntegerNet, operations
+from lehr.deploy import FloatWarning, FreezeError, IntegerNet, fold, operations
+from lehr.deploy.converters import CONVERTERS
 from lehr.deploy.fold import common_unit
-from lehr.deploy.freeze import FloatWarning, FreezeError, freeze
+from lehr.deploy.freeze import freeze
 from lehr.deploy.verify import is_tie
+from lehr.deploy.walk import Call, Traced
 
 
 def codes(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
@@ -270,6 +272,11 @@ class OwnForward(lehr.Conv2d):
         return super().forward(input) * 2
 
 
+class OwnReLU(nn.ReLU):
+    def forward(self, input):
+        return super().forward(input) * 2
+
+
 def nan_weight() -> nn.Module:
     layer = conv(2, 4)
     nn.init.constant_(layer.get_parameter("weight"), torch.nan)
@@ -282,12 +289,23 @@ def in_place(x):
 
 
 REFUSED = {
-    "tanh": (Calls(torch.tanh), "^tanh: .*nothing in an integer network.*lehr.Quantizer"),
-    "softmax": (Calls(lambda x: x.flatten(1).softmax(1)), "^softmax: .*whoever reads them"),
-    "cat": (Calls(lambda x: torch.cat([x, x + 1], 1)), "^cat: .*joins values.*add them"),
-    "square": (Calls(lambda x: x * x), "^mul: .*nothing in an integer network"),
-    "chunk": (Calls(lambda x: x.chunk(2, 1)[0]), "^chunk: .*gives a tuple"),
-    "value": (Calls(lambda x: x + x.max().item()), "^max_1: .*nothing in an integer network"),
+    "tanh": (Calls(torch.tanh), "^tanh: .*only together with a quantizer.*lehr.Quantizer"),
+    "gelu": (Calls(nn.GELU()), r"^call .GELU.: it falls and rises again.*quantize_\(model, replace"),
+    "unknown": (Calls(torch.sin), r"^sin: lehr has no converter for sin;.*freeze\(\.\.\., converters=.sin: yours"),
+    "unknown method": (Calls(lambda x: x.sin()), "converter for torch.Tensor.sin"),
+    "group norm": (Calls(nn.GroupNorm(2, 4)), "^call .GroupNorm.: .*mean and variance of each image.*use BatchNorm"),
+    "layer norm": (Calls(lambda x: F.layer_norm(x, (8,))), "^layer_norm: .*of each image.*use BatchNorm"),
+    "attention": (Calls(lambda x: torch.matmul(x, x)), "^matmul: attention multiplies values"),
+    "upsampling": (Calls(nn.Upsample(scale_factor=2)), "^call .Upsample.: it makes images larger"),
+    "permute": (Calls(lambda x: x.permute(0, 2, 3, 1)), "^permute: it moves values to other dimensions"),
+    "indices": (Calls(nn.MaxPool2d(2, return_indices=True)), "^call .MaxPool2d.: it gives a tuple, no tensor"),
+    "slope": (Calls(nn.LeakyReLU(-0.5)), "^call .LeakyReLU.: it falls below 0.*slope"),
+    "own relu": (Calls(OwnReLU()), r"^call .OwnReLU.: a ReLU with a forward of its own.*converters=.OwnReLU"),
+    "softmax": (Calls(lambda x: x.flatten(1).softmax(1)), "^softmax: .*probabilities.*whoever reads the logits"),
+    "cat": (Calls(lambda x: torch.cat([x, x + 1], 1)), "^cat: .*side by side.*add them"),
+    "square": (Calls(lambda x: x * x), "^mul: it uses a value twice"),
+    "chunk": (Calls(lambda x: x.chunk(2, 1)[0]), "^chunk: .*into parts.*one layer for each"),
+    "value": (Calls(lambda x: x + x.max().item()), "^max_1: lehr has no converter for torch.Tensor.max"),
     "batch": (Calls(lambda x: x.flatten(0, 1)), "^flatten: .*mixes images"),
     "per pixel": (Calls(lambda x: x + torch.rand(8)), "^add: .*each channel by itself"),
     "in place": (Calls(in_place), "^relu: .*in place a value that is read again"),
@@ -301,9 +319,9 @@ REFUSED = {
     "two outputs": (Calls(lambda x: (x, x)), "must give one tensor"),
     "transposed": (Calls(nn.ConvTranspose2d(4, 4, 3)), "call .ConvTranspose2d."),
     "padding": (nn.Sequential(Input(2), conv(2, 4, padding_mode="circular")), "1 .Conv2d.*'circular'.*padding_mode"),
-    "nested": (nn.Sequential(nn.Sequential(Calls(torch.tanh))), "^0.0.tanh: nothing"),
+    "nested": (nn.Sequential(nn.Sequential(Calls(torch.tanh))), "^0.0.tanh: "),
     "nan": (nn.Sequential(Input(2), nan_weight()), r"^1: its weight holds NaN"),
-    "floor": (Calls(lambda x: torch.div(x, 2, rounding_mode="floor")), "^div: .*nothing in an integer network"),
+    "floor": (Calls(lambda x: torch.div(x, 2, rounding_mode="floor")), "^div: .*rounds what it divides"),
     "subclass": (nn.Sequential(Input(2), OwnForward(2, 4, 3, quantizer=hard())), "1 .OwnForward.*forward of its own"),
     "wide linear": (nn.Sequential(Input(2), linear(8, 4)), "1 .Linear.*4 dimensions; flatten it first"),
     "levels": (nn.Sequential(Input(2), conv(2, 4), hard(lehr.MultiStep((0, 1), (0, 0.001, 100)))), "no common unit"),
@@ -346,7 +364,7 @@ def test_what_looks_at_more_than_a_pixel_before_the_first_layer_is_refused(front
             return front(x.float())
 
     model = nn.Sequential(Front(), conv(3, 4)).eval()
-    with pytest.raises(FreezeError, match="each pixel alone|averages over|joins values"):
+    with pytest.raises(FreezeError, match="each pixel alone|averages over|moves values"):
         freeze(model, torch.zeros(2, 3, *size, dtype=torch.uint8))
 
 
@@ -402,10 +420,132 @@ def test_batch_norm_in_training_mode_is_an_error():
         freeze(nn.Sequential(Input(2), conv(2, 4), nn.BatchNorm2d(4, track_running_stats=False)).eval(), IMAGES)
 
 
-@pytest.mark.parametrize("example", [torch.zeros(1, 2, 8, 8), torch.zeros(8, dtype=torch.uint8)])
-def test_the_example_is_a_batch_of_pixels(example):
-    with pytest.raises(FreezeError, match=r"batch of uint8 pixels.*lehr.models.Input"):
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        (torch.zeros(1, 2, 8, 8), "batch of uint8 pixels, got torch.float32: .*lehr.models.Input"),
+        (np.zeros((1, 2, 8, 8)), "batch of uint8 pixels, got torch.float64"),
+        (torch.zeros(8, dtype=torch.uint8), r"\(image, channel, row, column\), got shape \(8,\)"),
+        (torch.zeros(0, 2, 8, 8, dtype=torch.uint8), r"one image or more, .*got shape \(0, 2, 8, 8\)"),
+    ],
+)
+def test_the_example_is_a_batch_of_pixels(example, message):
+    with pytest.raises(FreezeError, match=message):
         freeze(nn.Sequential(Input(2), conv(2, 4)).eval(), example)
+
+
+def test_the_example_may_be_numpy_and_nothing_else():
+    model = nn.Sequential(Input(2), conv(2, 4)).eval()
+    assert torch.equal(freeze(model, IMAGES.numpy()).run(IMAGES), freeze(model, IMAGES).run(IMAGES))
+    with pytest.raises(TypeError, match="a torch tensor or a numpy array, got list"):
+        freeze(model, IMAGES.tolist())
+
+
+def test_what_can_never_be_converted_is_named_before_what_stands_in_its_way():
+    """Rows are squeezed away for the LSTM: without it nobody would."""
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.input, self.layer, self.lstm, self.head = Input(2), conv(2, 4), nn.LSTM(4, 8), linear(8, 3)
+
+        def forward(self, x):
+            x = self.layer(self.input(x)).flatten(2).permute(0, 2, 1)
+            return self.head(self.lstm(x)[0].mean(1))
+
+    class Squeezed(Recurrent):
+        def forward(self, x):
+            x = F.max_pool2d(self.layer(self.input(x)), (8, 1)).squeeze(2).view(-1, 2, 16)
+            return self.head(self.lstm(x)[0].mean(1))
+
+    with pytest.raises(FreezeError, match="^permute"):
+        freeze(Recurrent().eval(), IMAGES)
+    model = Squeezed().eval()
+    model.lstm = nn.LSTM(16, 8)
+    with pytest.raises(FreezeError, match=r"^lstm \(LSTM\): it is a recurrent layer.*Conv1d over time"):
+        freeze(model, IMAGES)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [nn.LeakyReLU(0.1), nn.Tanh(), nn.Softsign(), nn.ELU(), nn.Hardsigmoid(), F.softplus, torch.sigmoid],
+    ids=lambda function: getattr(function, "__name__", None) or type(function).__name__,
+)
+def test_a_function_that_rises_folds_into_the_thresholds_of_the_quantizer_behind_it(function):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.input, self.conv, self.norm = Input(2), conv(2, 6), nn.BatchNorm2d(6)
+            self.function = function if isinstance(function, nn.Module) else nn.Identity()
+            self.step, self.head = hard(lehr.MultiStep((-0.1, 0.1, 0.4, 0.6), range(5))), linear(6 * 64, 5)  # pyright: ignore[reportArgumentType]
+
+        def forward(self, x):
+            x = self.function(self.norm(self.conv(self.input(x))))
+            x = x if isinstance(function, nn.Module) else function(x)
+            return self.head(self.step(x).flatten(1))
+
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        model, images = Model(), torch.randint(0, 256, (16, 2, 8, 8), dtype=torch.uint8)
+        nn.init.normal_(model.norm.weight)
+        nn.init.normal_(model.norm.bias)
+        model(images)
+        model.eval()
+        net = freeze(model, images)
+        assert {value.kind for name, value in net.values.items() if name != "logits"} == {"integer"}
+        assert torch.equal(net.run(images), model(images))
+    assert len(net.trace(images)["step"].unique()) >= 3
+    assert any("last bits depend on the machine" in why for why in net.inexact) != isinstance(function, nn.LeakyReLU)
+
+
+class Doubled(nn.Module):
+    """Its forward cannot be traced."""
+
+    def forward(self, x):
+        return x * 2 if len(x.tolist()) else x
+
+
+def doubled(call: Call) -> Traced:
+    (x,) = call.inputs
+    two = torch.full((call.channels(x),), 2.0, dtype=torch.float64)
+    return call.then(x, fold.scaled(two, torch.zeros_like(two)))
+
+
+def test_a_converter_of_the_user_converts_a_module_of_the_user():
+    model = nn.Sequential(Input(2), conv(2, 4), Doubled(), hard(), nn.Flatten(), linear(256, 3)).eval()
+    images = torch.randint(0, 256, (8, 2, 8, 8), dtype=torch.uint8)
+    with pytest.raises(FreezeError, match="cannot be traced"):
+        freeze(model, images)
+    with torch.no_grad():
+        assert torch.equal(freeze(model, images, converters={Doubled: doubled}).run(images), model(images))
+    assert Doubled not in CONVERTERS
+
+
+def test_a_converter_of_the_user_goes_before_the_one_in_the_table_and_takes_functions():
+    def root(call: Call) -> Traced:  # (x - mean) / std of one channel's image, with numbers that are known
+        (x,) = call.inputs
+        ones = torch.ones(call.channels(x), dtype=torch.float64)
+        return call.then(x, fold.scaled(ones, ones))
+
+    body = nn.Sequential(Input(2), conv(2, 4), nn.GroupNorm(1, 4)).eval()
+    with pytest.raises(FreezeError, match="GroupNorm"):
+        freeze(body, IMAGES)
+    for model, key in ((body, nn.GroupNorm), (Calls(torch.sin), torch.sin), (Calls(lambda x: x.sin()), Tensor.sin)):
+        net = freeze(model.eval(), IMAGES, converters={key: root})
+        last = net.operations[-1]
+        assert isinstance(last, operations.Affine)
+        assert last.shift.tolist() == [1, 1, 1, 1]
+
+
+def test_sums_that_could_leave_int32_are_refused_with_the_layer():
+    class Loud(nn.Module):
+        def forward(self, x):
+            return x.float() * 128 + (x > 100)  # up to 32,641, in units of 1
+
+    model = nn.Sequential(Loud(), nn.Flatten(), linear(1024, 1, lehr.MultiStep.uniform(8))).eval()
+    nn.init.constant_(model[2].get_parameter("weight"), 127.0)
+    with pytest.raises(FreezeError, match=r"^2 .Linear.: its sums reach .*beyond int32.*fewer bits"):
+        freeze(model, torch.zeros(1, 1, 32, 32, dtype=torch.uint8))
 
 
 def test_what_is_not_integer_is_not_warned_about_unless_it_was_quantized():

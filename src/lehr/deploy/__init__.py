@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lehr.deploy.build import CompilerError
     from lehr.deploy.cpu import Engine, compile
+    from lehr.deploy.freeze_errors import FloatWarning, FreezeError
     from lehr.deploy.integer_net import IntegerNet
     from lehr.deploy.pack import BadFile, load
     from lehr.deploy.write_c import to_c
@@ -19,6 +20,8 @@ _HOMES = {
     "BadFile": "pack",
     "CompilerError": "build",
     "Engine": "cpu",
+    "FloatWarning": "freeze_errors",
+    "FreezeError": "freeze_errors",
     "IntegerNet": "integer_net",
     "compile": "cpu",
     "load": "pack",
@@ -27,7 +30,19 @@ _HOMES = {
     "to_qonnx": "write_onnx",
 }
 
-__all__ = ["BadFile", "CompilerError", "Engine", "IntegerNet", "compile", "load", "to_c", "to_onnx", "to_qonnx"]
+__all__ = [
+    "BadFile",
+    "CompilerError",
+    "Engine",
+    "FloatWarning",
+    "FreezeError",
+    "IntegerNet",
+    "compile",
+    "load",
+    "to_c",
+    "to_onnx",
+    "to_qonnx",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -36,13 +36,15 @@ class Function:
 
     `affine` is (scale, shift) per channel in float64, and `clip` (low, high), if that is what the function is. `terms`
     is for an affine function that a machine may round once or twice, as it fuses multiplying and adding or not: the
-    size, per channel, of what is added.
+    size, per channel, of what is added. `path` is where a function that is neither stands in the model: only thresholds
+    do what it does.
     """
 
     call: Callable[[Tensor], Tensor]
     affine: tuple[Tensor, Tensor] | None = None
     clip: tuple[float, float] | None = None
     terms: Tensor | None = None
+    path: str = ""
 
     @property
     def is_exact(self) -> bool:
@@ -62,7 +64,7 @@ class Function:
             scale, shift = (a.repeat_interleave(size) for a in self.affine)
             affine = (scale, shift)
         terms = None if self.terms is None else self.terms.repeat_interleave(size)
-        return Function(call, affine, self.clip, terms)
+        return replace(self, call=call, affine=affine, terms=terms)
 
 
 def scaled(scale: Tensor, shift: Tensor) -> tuple[Function, ...]:

@@ -1,4 +1,4 @@
-"""A trained network as integers, and the reference run that every backend must equal.
+"""A trained network as integers; its reference run (reference.py) is what every backend must equal.
 
 An `IntegerNet` is a list of operations (operations.py) in topological order over named values; the first is the
 `Table` that pixels go through, the last one is the output. Shapes, kinds and the exact range of every value are
@@ -30,26 +30,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from lehr.deploy.operations import (
-    Add,
-    Affine,
-    Clip,
-    Conv,
-    Flatten,
-    Linear,
-    MaxPool,
-    Operation,
-    Pair,
-    Shape,
-    SumPool,
-    Table,
-    Threshold,
-    Value,
-    Weights,
-    short,
-)
+from lehr.deploy.operations import Affine, Conv, Operation, Shape, Table, Value, Weights, short
+from lehr.deploy.reference import result
 from lehr.table import Table as TextTable
 from lehr.table import Tabular
 
@@ -300,77 +283,3 @@ def check_images(images: np.ndarray | Tensor, shape: Shape) -> None:
             f"images have shape (image, {', '.join(map(str, shape))}), got {tuple(images.shape)}"
             + (": add a batch dimension" if tuple(images.shape) == shape else "")
         )
-
-
-def result(operation: Operation, *inputs: Tensor) -> Tensor:
-    """The result of one operation for a batch: int64 for integers, float32 for floats; (image, channel, row, column).
-
-    Args:
-        operation: what to compute
-        inputs: the values of its sources; for a `Table`, the pixels
-    """
-    x = inputs[0]
-    match operation:
-        case Table():
-            entries = torch.from_numpy(operation.table.copy())
-            found = entries[torch.arange(len(entries))[:, None, None], x.long()]
-            return found if found.is_floating_point() else found.long()
-        case Conv():
-            return _conv(x, operation.weight, operation.stride, operation.padding, operation.dilation, operation.groups)
-        case Linear():
-            return _conv(x, operation.weight)
-        case MaxPool():
-            return F.max_pool2d(x.double(), operation.kernel, operation.stride, operation.padding).to(x.dtype)
-        case SumPool():
-            window = operation.kernel, operation.stride, operation.padding
-            return F.avg_pool2d(x.double(), *window, divisor_override=1).to(x.dtype)
-        case Threshold():
-            return _threshold(operation, x)
-        case Add():
-            return x + inputs[1]
-        case Flatten():
-            return x.flatten(1)[:, :, None, None]
-        case Affine():
-            return x.float() * _per_channel(operation.scale) + _per_channel(operation.shift)
-        case Clip():
-            return x.clamp(operation.low, operation.high)
-        case _:
-            raise TypeError(f"{operation.name}: the reference run has no {type(operation).__name__}")
-
-
-def _threshold(
-    operation: Threshold,
-    s: Tensor,  # (image, channel, row, column)
-) -> Tensor:
-    thresholds = torch.from_numpy(operation.thresholds.astype(np.float32 if s.is_floating_point() else np.int64))
-    signed = s * _per_channel(operation.directions).to(s.dtype)
-    columns = signed.transpose(0, 1).reshape(len(thresholds), -1).contiguous()
-    codes = torch.searchsorted(thresholds, columns, right=True)  # counts t_k <= direction * s
-    codes = codes.masked_fill(columns.isnan(), 0)  # NaN reaches no threshold; searchsorted puts it after all of them
-    values = torch.tensor(operation.levels)[codes]
-    return values.reshape(s.shape[1], s.shape[0], *s.shape[2:]).transpose(0, 1)
-
-
-def _conv(
-    x: Tensor,
-    weight: Weights | np.ndarray,
-    stride: Pair = (1, 1),
-    padding: Pair = (0, 0),
-    dilation: Pair = (1, 1),
-    groups: int = 1,
-) -> Tensor:
-    """Convolve in float64, where integer sums are exact in any order: they stay far below 2**53.
-
-    Sums with floats are rounded to float32 once, at the end, as integers are before; every backend accumulates them in
-    float64.
-    """
-    values = weight.values if isinstance(weight, Weights) else weight
-    integer = values.dtype == np.int8 and not x.is_floating_point()
-    kernel = torch.from_numpy(values.astype(np.float64))
-    kernel = kernel.reshape(*kernel.shape, *(1,) * (4 - kernel.ndim))
-    sums = F.conv2d((x if integer else x.float()).double(), kernel, None, stride, padding, dilation, groups)
-    return sums.long() if integer else sums.float()
-
-
-def _per_channel(array: np.ndarray) -> Tensor:
-    return torch.tensor(array)[:, None, None]

@@ -1,8 +1,7 @@
 """The network as a graph to walk: traced with torch.fx, run once on an example, and asked what each node does.
 
-Layers and quantizers stay whole. So do modules that read the pixels and map each by itself: what they do is found by
-running them, and their `forward` need not be traceable. The kinds of modules and calls that `freeze` knows are listed
-here.
+Layers and quantizers stay whole, and so does every module that has a converter. So do modules that read the pixels and
+map each by itself: what they do is found by running them, and their `forward` need not be traceable.
 """
 
 from __future__ import annotations
@@ -16,88 +15,59 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
-from torch.nn import functional as F
 
+from lehr.deploy.freeze_errors import FreezeError
 from lehr.deploy.operations import Shape
-from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Linear
+from lehr.layers import Conv1d, Conv2d, Linear
 
 LAYERS = (Linear, Conv1d, Conv2d, nn.Linear, nn.Conv1d, nn.Conv2d)
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
-MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d)
-ADAPTIVE_AVERAGES = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
-AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, *ADAPTIVE_AVERAGES)
-CLIPS = (nn.ReLU, nn.ReLU6, nn.Hardtanh)
-NOTHING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-# A call of the function is a call of the module made with its arguments.
-_AS_MODULE: dict[Any, type[nn.Module]] = {
-    F.max_pool1d: nn.MaxPool1d,
-    F.max_pool2d: nn.MaxPool2d,
-    F.avg_pool1d: nn.AvgPool1d,
-    F.avg_pool2d: nn.AvgPool2d,
-    F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d,
-    F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
-    F.adaptive_max_pool1d: nn.AdaptiveMaxPool1d,
-    F.adaptive_max_pool2d: nn.AdaptiveMaxPool2d,
-    F.dropout: nn.Dropout,
-}
-CLIP_CALLS = {F.relu, torch.relu, torch.relu_, F.relu6, F.hardtanh, torch.clamp, torch.clip}
-CLIP_CALLS |= {"relu", "relu_", "clamp", "clamp_", "clip", "clip_"}
-ADD_CALLS = {operator.add, operator.iadd, torch.add, "add", "add_"}
-AFFINE_CALLS = {
-    operator.sub,
-    operator.isub,
-    operator.mul,
-    operator.imul,
-    operator.neg,
-    torch.sub,
-    torch.mul,
-    torch.neg,
-}
-AFFINE_CALLS |= ADD_CALLS | {"sub", "sub_", "mul", "mul_", "neg"}
-DIVISION_CALLS = {operator.truediv, operator.itruediv, torch.div, "div", "div_"}
-_IN_PLACE_CALLS = {operator.iadd, operator.isub, operator.imul, operator.itruediv, torch.relu_}
-_IN_PLACE_CALLS |= {"relu_", "clamp_", "clip_", "add_", "sub_", "mul_", "div_"}
-RESHAPE_CALLS = {torch.flatten, torch.reshape, torch.squeeze, "flatten", "view", "reshape", "squeeze"}
-MEAN_CALLS = {torch.mean, "mean"}
-NOTHING_CALLS = {"contiguous", "float", "clone", "detach"}
+_IN_PLACE_OPERATORS = {operator.iadd, operator.isub, operator.imul, operator.itruediv}
 # What may be asked of a tensor without looking at its values.
 _SHAPE_CALLS = {"size", "dim", "numel", len}
 _SHAPE_ATTRIBUTES = {"shape", "ndim", "dtype", "device"}
 
 
-class FreezeError(ValueError):
-    """A network that cannot become integers: the module, why, and what to do."""
-
-
 class Graph:
-    """The traced `model` with the results it has for `example`, node by node."""
+    """The traced `model` with the results it has for `example`, node by node.
 
-    def __init__(self, model: nn.Module, example: Tensor) -> None:
+    Args:
+        model: The network, in eval mode.
+        example: A batch that it takes.
+        is_whole: Whether a module is one node of the graph, whatever it is made of.
+    """
+
+    def __init__(self, model: nn.Module, example: Tensor, is_whole: Callable[[nn.Module], bool]) -> None:
         self.model = model
         self.modules = dict(model.named_modules())
         try:
             fronts = _fronts(model, example)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise FreezeError(
+                "does not run on the example",
                 f"{type(model).__name__} does not run on example_input, uint8 of shape {tuple(example.shape[1:])} an "
                 f"image: {error}; give it pixels of the shape it takes, and let it begin with what makes its input of "
-                "them, as in nn.Sequential(lehr.models.Input(...), model)"
+                "them, as in nn.Sequential(lehr.models.Input(...), model)",
             ) from error
         try:
-            graph = _Tracer(fronts).trace(model)
+            graph = _Tracer(lambda module: module in fronts or is_whole(module)).trace(model)
         except (TraceError, RuntimeError, TypeError) as error:
             raise FreezeError(
+                "cannot be traced",
                 f"{type(model).__name__} cannot be traced: {error}; its forward must not depend on values it computes, "
-                "nor make tensors of its own, and asks for the size of a batch by x.size(0), not len(x)"
+                "nor make tensors of its own, and asks for the size of a batch by x.size(0), not len(x)",
             ) from error
         self._check_in_place(graph)
         fx.GraphModule(model, graph).graph.eliminate_dead_code()
         self.interpreter = fx.Interpreter(model, garbage_collect_values=False, graph=graph)
         self.interpreter.run(example)
         self.nodes = list(graph.nodes)
-        inputs = [node for node in self.nodes if node.op == "placeholder"]
+        inputs = [node for node in self.nodes if node.op == "placeholder" and (node.users or not node.args)]
         if len(inputs) != 1:
-            raise FreezeError(f"the network takes {len(inputs)} inputs: only one, of pixels, can be frozen")
+            raise FreezeError(
+                "several inputs",
+                f"{type(model).__name__} takes {len(inputs)} inputs: join them into one tensor, which its forward "
+                "takes apart, or freeze the part behind the place where they meet",
+            )
 
     def result(self, node: fx.Node) -> Any:
         """What the node gives for the example."""
@@ -112,19 +82,12 @@ class Graph:
         return node.target in _SHAPE_CALLS or (node.target is getattr and node.args[1] in _SHAPE_ATTRIBUTES)
 
     def module(self, node: fx.Node) -> nn.Module | None:
-        """The module the node calls, or the module that does what the function it calls does."""
-        if node.op == "call_module":
-            return self.modules[str(node.target)]
-        if node.target not in _AS_MODULE:
-            return None
-        normal = node.normalized_arguments(self.model, normalize_to_only_use_kwargs=True)  # pyright: ignore[reportArgumentType]
-        assert normal is not None
-        kwargs = {k: v for k, v in normal.kwargs.items() if k != "input"}
-        if kwargs.pop("training", False):
-            raise self.error(
-                node, "it drops values even when evaluating", "pass training=self.training, or use a module"
-            )
-        return _AS_MODULE[node.target](**kwargs)
+        """The module the node calls, if it calls one."""
+        return self.modules[str(node.target)] if node.op == "call_module" else None
+
+    def called(self, node: fx.Node) -> Callable[..., Any]:
+        """The function the node calls; of a tensor's method, that of the class: `torch.Tensor.flatten`."""
+        return getattr(Tensor, node.target, len) if isinstance(node.target, str) else node.target
 
     def function(self, node: fx.Node, source: fx.Node) -> Callable[[Tensor], Tensor]:
         """What torch does at this node, as a function of its input `source`; the others are as in the example."""
@@ -145,42 +108,46 @@ class Graph:
             return str(node.target)
         return ".".join([*list(node.meta.get("nn_module_stack", {}))[-1:], node.name])
 
-    def error(self, node: fx.Node, why: str, remedy: str) -> FreezeError:
+    def error(self, node: fx.Node, title: str, why: str, advice: str) -> FreezeError:
         """The error to raise about a node."""
-        what = f" ({type(self.modules[str(node.target)]).__name__})" if node.op == "call_module" else ""
-        return FreezeError(f"{self.path(node)}{what}: {why}; {remedy}")
-
-    def check_plain(self, node: fx.Node, module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> None:
-        """Refuse a subclass that computes something of its own."""
-        kind = next(kind for kind in kinds if isinstance(module, kind))
-        if type(module).forward is not kind.forward:
-            told = module.not_integer if isinstance(module, Linear | Conv1d | Conv2d) else None
-            own = f"a {kind.__name__} with a forward of its own", f"use {kind.__name__} itself"
-            raise self.error(node, *(told or own))
+        module = self.module(node)
+        what = "" if module is None else f" ({type(module).__name__})"
+        return FreezeError(title, f"{self.path(node)}{what}: {why}; {advice}")
 
     def _check_in_place(self, graph: fx.Graph) -> None:
         """The graph takes every operation for one that leaves its input alone."""
         seen: set[fx.Node] = set()
         for node in reversed(graph.nodes):
-            module = self.modules[str(node.target)] if node.op == "call_module" else None
-            in_place = isinstance(module, (*CLIPS, *NOTHING[1:])) and module.inplace
-            in_place |= node.target in _IN_PLACE_CALLS or bool(node.kwargs.get("inplace"))
+            module = self.module(node)
+            in_place = module is not None and bool(vars(module).get("inplace"))
+            in_place |= node.op in ("call_function", "call_method") and _is_in_place(node)
             if in_place and any(user in seen for user in node.all_input_nodes[0].users):
-                raise self.error(node, "it changes in place a value that is read again later", "use what it returns")
+                raise self.error(
+                    node,
+                    "changed in place",
+                    "it changes in place a value that is read again later",
+                    "use what it returns, or inplace=False",
+                )
             seen.add(node)
 
 
-class _Tracer(fx.Tracer):
-    """Leaves lehr's layers whole, and `fronts`, modules that map each pixel by itself."""
+def _is_in_place(node: fx.Node) -> bool:
+    """`x += y`, `x.relu_()`, `torch.relu_(x)`, `F.relu(x, inplace=True)`."""
+    name = node.target if isinstance(node.target, str) else node.target.__name__
+    in_name = name.endswith("_") and not name.endswith("__")
+    return in_name or node.target in _IN_PLACE_OPERATORS or bool(node.kwargs.get("inplace"))
 
-    def __init__(self, fronts: set[nn.Module]) -> None:
+
+class _Tracer(fx.Tracer):
+    """Leaves those modules whole that the caller names, beside torch's own."""
+
+    def __init__(self, is_whole: Callable[[nn.Module], bool]) -> None:
         super().__init__()
-        self.fronts = fronts
+        self.is_whole = is_whole
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether the walk meets this module, not what it is made of."""
-        ours = isinstance(m, (AbstractQuantizer, *LAYERS)) or m in self.fronts
-        return ours or super().is_leaf_module(m, module_qualified_name)
+        return self.is_whole(m) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _fronts(model: nn.Module, example: Tensor) -> set[nn.Module]:
@@ -192,9 +159,11 @@ def _fronts(model: nn.Module, example: Tensor) -> set[nn.Module]:
             readers.append(module)
 
     hooks = [module.register_forward_pre_hook(note) for module in model.modules() if module is not model]
-    model(example)
-    for hook in hooks:
-        hook.remove()
+    try:
+        model(example)
+    finally:
+        for hook in hooks:
+            hook.remove()
     holders = (reader for reader in readers if not any(isinstance(x, LAYERS) for x in reader.modules()))
     return {holder for holder in holders if table(holder, example.shape) is not None}
 

@@ -1,0 +1,272 @@
+"""`CONVERTERS`: what `freeze` makes of each module class and of each function.
+
+    Linear, Conv            weights are scale * levels      integer sums; scale and bias are functions of them
+    BatchNorm, ReLU         functions, kept until they are needed
+    tanh, leaky_relu, ...   the same, for the quantizer that must follow
+    Quantizer               all functions up to here and σ  one Threshold: integer thresholds, one direction
+    MaxPool                 moves before the functions that rise; falling channels are negated first
+    AvgPool, mean           a sum; the division is a function
+    +                       integers if both sides have a common unit, else floats
+
+A key is a module class, which stands for its subclasses too unless they have a `forward` of their own, or a function:
+`torch.flatten`, `operator.add`; a method of tensors is `torch.Tensor.flatten`. A value is a function of a `Call`
+(walk.py). `freeze(model, images, converters={...})` adds to the table or replaces entries of it:
+
+>>> def swapped(call):
+...     raise call.error("swapped", "it swaps dimensions", "leave them where they are")
+>>> import torch, lehr
+>>> model = torch.nn.Sequential(lehr.models.Input((0.5,), (0.25,), bits=8), torch.nn.Flatten()).eval()
+>>> net = lehr.freeze(model, torch.zeros(1, 1, 2, 2, dtype=torch.uint8), converters={torch.swapaxes: swapped})
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lehr.deploy import fold
+from lehr.deploy.fold import Function
+from lehr.deploy.layer_converters import layer, quantizer
+from lehr.deploy.operations import Add, Flatten
+from lehr.deploy.pool_converters import average_pool, max_pool, mean
+from lehr.deploy.trace import shape3
+from lehr.deploy.walk import AsModule, Call, Converter, Refusal, Traced
+from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Linear
+
+
+def nothing(call: Call) -> Traced:
+    """Dropout in eval mode, and what else changes no value."""
+    return call.inputs[0]
+
+
+def batch_norm(call: Call) -> Traced:
+    """A product and a sum for each channel."""
+    (x,), module = call.inputs, call.module
+    assert isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.SyncBatchNorm)
+    return call.then(x, [fold.batch_norm(module, call.per_channel(x))])
+
+
+def clip(call: Call) -> Traced:
+    """ReLU, ReLU6, Hardtanh, clamp."""
+    (x,) = call.inputs
+    run = call.per_channel(x)
+    ends = run(torch.tensor([[-torch.inf], [torch.inf]]).expand(2, call.channels(x)))
+    if bool((ends != ends[:, :1]).any()):
+        raise call.error(
+            "bounds that differ", "its bounds differ from channel to channel", "use the same for all channels"
+        )
+    return call.then(x, [Function(run, clip=(ends[0, 0].item(), ends[1, 0].item()))])
+
+
+def rising(call: Call) -> Traced:
+    """A function that rises, or falls nowhere: the quantizer that follows makes thresholds of it."""
+    (x,) = call.inputs
+    function = Function(call.per_channel(x), path=call.path)
+    return replace(call.then(x, [function]), rounded=f"results of {call.path}, whose last bits depend on the machine")
+
+
+def leaky_relu(call: Call) -> Traced:
+    """`rising`, and every machine rounds it alike."""
+    (x,) = call.inputs
+    run = call.per_channel(x)
+    below = run(torch.full((1, call.channels(x)), -1.0))
+    if bool((below > 0).any()):
+        raise call.error(
+            "falls and rises again", "it falls below 0 and rises above it", "use a slope that is not negative"
+        )
+    return call.then(x, [Function(run, path=call.path)])
+
+
+def affine(call: Call) -> Traced:
+    """A product with, or a sum with, one number for each channel."""
+    x, *others = call.inputs
+    if others:
+        raise call.error(
+            "values joined otherwise",
+            "it joins two values of the network in another way than by adding them",
+            "add them: integers have no product or difference of two values",
+        )
+    arguments = [*call.node.args, *call.node.kwargs.values()]
+    if sum(argument in call.walk.sources(call.node) for argument in arguments) > 1:
+        raise call.error("value times itself", "it uses a value twice", "use a lehr.Quantizer for an activation")
+    return _line(call, x)
+
+
+def divide(call: Call) -> Traced:
+    """A division by one number for each channel."""
+    divided = call.node.args[0] if call.node.args else None
+    if divided not in call.walk.sources(call.node) or call.argument(3, "rounding_mode") is not None:
+        raise call.error(
+            "not a plain division",
+            "it divides by a value of the network, or rounds what it divides",
+            "divide by a number, and round with a lehr.Quantizer",
+        )
+    return affine(call)
+
+
+def add(call: Call) -> Traced:
+    """p * a + q * b of integers if the scales of both sides are as p to q in every channel, else of floats."""
+    a, *others = call.inputs
+    if not others:  # a + 2, or a + a
+        return _line(call, a)
+    (b,) = others
+    if call.node.kwargs:
+        raise call.error("values joined otherwise", "it adds a multiple (alpha)", "multiply before you add")
+    shapes = [call.value(x).shape for x in (a, b)]
+    if shapes[0] != shapes[1]:
+        raise call.error(
+            "sum of different shapes",
+            f"it adds values of shapes {shapes[0]} and {shapes[1]}",
+            "add values of one shape",
+        )
+    channels = call.channels(a)
+    first, second = (fold.composed(x.functions, channels) for x in (a, b))
+    name = call.name()
+    if all(call.value(x).kind == "integer" for x in (a, b)) and first is not None and second is not None:
+        ratio = fold.common_ratio(first[0], second[0])
+        if ratio is not None:
+            p, q = ratio.numerator, ratio.denominator
+            rounded = (a.why_inexact or b.why_inexact) and "a sum of values that torch has rounded"
+            a, b = (call.times(x, torch.full((channels,), factor)) for x, factor in ((a, p), (b, q)))
+            name = call.name()
+            call.emit(Add(name, a.name, b.name))
+            return Traced(name, a.rank, fold.scaled(second[0] / q, first[1] + second[1]), rounded)
+    a, b = call.as_float(a), call.as_float(b)
+    call.emit(Add(name, a.name, b.name))
+    return Traced(name, a.rank)
+
+
+def _line(call: Call, x: Traced) -> Traced:
+    """The line through what torch makes of 0 and 1."""
+    run = call.per_channel(x)
+    zero, one = run(torch.tensor([[0.0], [1.0]], dtype=torch.float64).expand(2, call.channels(x))).double()
+    return call.then(x, [Function(run, (one - zero, zero))])
+
+
+def reshape(call: Call) -> Traced:
+    """Flatten all of an image, or let dimensions of one pixel come or go."""
+    (x,), after = call.inputs, call.shape
+    before = call.value(x).shape
+    if after[0] != len(call.walk.example) or math.prod(after[1:]) != math.prod(before):
+        raise call.error(
+            "images mixed", f"it mixes images: it gives shape {tuple(after)}", "flatten from dimension 1, x.flatten(1)"
+        )
+    if after[1] == before[0] and len(after) <= 4 and shape3(after) == before:
+        return replace(x, rank=len(after))
+    if len(after) != 2:
+        raise call.error(
+            "dimensions rearranged",
+            f"it gives shape {tuple(after[1:])} for an image, from {before}",
+            "flatten all dimensions from 1 on, or leave them as they are",
+        )
+    name = call.name()
+    call.emit(Flatten(name, x.name))
+    return Traced(name, 2, tuple(function.flattened(before[1] * before[2]) for function in x.functions), x.rounded)
+
+
+_PER_IMAGE = Refusal(
+    "statistics of each image",
+    "it normalises with the mean and variance of each image, which integers would have to compute as floats",
+    "use BatchNorm, whose statistics are fixed after training, or keep this part of the network out of what you freeze",
+)
+_RECURRENT = Refusal(
+    "recurrent layer",
+    "it is a recurrent layer, whose results go back into it at the next time step, and an integer network is one pass",
+    "use Conv1d over time, or freeze the layers before it and run the recurrent layer in float behind them",
+)
+_ATTENTION = Refusal(
+    "attention",
+    "attention multiplies values of the network with each other and takes a softmax, which integers do not have here",
+    "use convolutions, or freeze the layers before it and run the rest in float",
+)
+_PROBABILITIES = Refusal(
+    "probabilities at the end",
+    "it makes probabilities of the logits, which takes exponentials of floats",
+    "leave it to whoever reads the logits: the largest logit is the most probable class",
+)
+_NOT_MONOTONE = Refusal(
+    "falls and rises again",
+    "it falls and rises again, so no thresholds do what it does",
+    "let quantize_(model, replace=[...]) put a lehr.Quantizer in its place, or use ReLU",
+)
+_JOINED = Refusal(
+    "values joined otherwise",
+    "it joins values of the network by putting them side by side",
+    "add them, as residual networks do",
+)
+_CUT = Refusal(
+    "value cut into parts",
+    "it cuts a value into parts",
+    "use one layer for each part instead: a convolution has as many outputs as you ask for",
+)
+_ENLARGED = Refusal(
+    "image enlarged",
+    "it makes images larger, for which integer networks have no operation",
+    "freeze the part that makes images smaller, and enlarge outside",
+)
+_THREE_DIMENSIONS = Refusal(
+    "three dimensions", "it works in three dimensions, and integer networks have rows and columns", "use two dimensions"
+)
+_MOVED = Refusal(
+    "dimensions rearranged", "it moves values to other dimensions or places", "give the network its input in that order"
+)
+
+CONVERTERS: dict[type[nn.Module] | Callable[..., Any], Converter] = {
+    **dict.fromkeys((Linear, Conv1d, Conv2d, nn.Linear, nn.Conv1d, nn.Conv2d), layer),
+    AbstractQuantizer: quantizer,
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm), batch_norm),
+    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.Hardtanh), clip),
+    **dict.fromkeys((F.relu, F.relu6, F.hardtanh, torch.relu, torch.relu_, torch.clamp, torch.clip), clip),
+    **dict.fromkeys((Tensor.relu, Tensor.relu_, Tensor.clamp, Tensor.clamp_, Tensor.clip, Tensor.clip_), clip),
+    **dict.fromkeys((nn.LeakyReLU, F.leaky_relu), leaky_relu),
+    **dict.fromkeys((nn.Tanh, torch.tanh, Tensor.tanh, F.tanh), rising),
+    **dict.fromkeys((nn.Sigmoid, torch.sigmoid, Tensor.sigmoid, F.sigmoid, nn.LogSigmoid, F.logsigmoid), rising),
+    **dict.fromkeys((nn.Hardsigmoid, F.hardsigmoid, nn.Softsign, F.softsign, nn.Softplus, F.softplus), rising),
+    **dict.fromkeys((nn.ELU, F.elu, nn.CELU, F.celu, nn.SELU, F.selu), rising),
+    **dict.fromkeys((operator.add, operator.iadd, torch.add, Tensor.add, Tensor.add_), add),
+    **dict.fromkeys((operator.sub, operator.isub, torch.sub, Tensor.sub, Tensor.sub_), affine),
+    **dict.fromkeys((operator.mul, operator.imul, torch.mul, Tensor.mul, Tensor.mul_), affine),
+    **dict.fromkeys((operator.neg, torch.neg, Tensor.neg), affine),
+    **dict.fromkeys((operator.truediv, operator.itruediv, torch.div, Tensor.div, Tensor.div_), divide),
+    **dict.fromkeys((nn.Flatten, torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze), reshape),
+    **dict.fromkeys((Tensor.flatten, Tensor.view, Tensor.reshape, Tensor.squeeze, Tensor.unsqueeze), reshape),
+    **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d), max_pool),
+    **dict.fromkeys((nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d), average_pool),
+    F.max_pool1d: AsModule(nn.MaxPool1d, max_pool),
+    F.max_pool2d: AsModule(nn.MaxPool2d, max_pool),
+    F.avg_pool1d: AsModule(nn.AvgPool1d, average_pool),
+    F.avg_pool2d: AsModule(nn.AvgPool2d, average_pool),
+    F.adaptive_max_pool1d: AsModule(nn.AdaptiveMaxPool1d, max_pool),
+    F.adaptive_max_pool2d: AsModule(nn.AdaptiveMaxPool2d, max_pool),
+    F.adaptive_avg_pool1d: AsModule(nn.AdaptiveAvgPool1d, average_pool),
+    F.adaptive_avg_pool2d: AsModule(nn.AdaptiveAvgPool2d, average_pool),
+    **dict.fromkeys((torch.mean, Tensor.mean), mean),
+    **dict.fromkeys((nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout), nothing),
+    F.dropout: AsModule(nn.Dropout, nothing),
+    **dict.fromkeys((Tensor.contiguous, Tensor.float, Tensor.clone, Tensor.detach), nothing),
+    # What cannot be converted, with the reason.
+    **dict.fromkeys((nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm), _PER_IMAGE),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, F.group_norm, F.layer_norm, F.instance_norm), _PER_IMAGE),
+    **dict.fromkeys((nn.RNNBase, nn.RNNCellBase), _RECURRENT),
+    **dict.fromkeys((nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoder), _ATTENTION),
+    **dict.fromkeys((nn.TransformerEncoderLayer, nn.TransformerDecoderLayer), _ATTENTION),
+    **dict.fromkeys((F.scaled_dot_product_attention, torch.matmul, torch.bmm, operator.matmul), _ATTENTION),
+    **dict.fromkeys((nn.Softmax, nn.LogSoftmax, F.softmax, F.log_softmax), _PROBABILITIES),
+    **dict.fromkeys((torch.softmax, torch.log_softmax, Tensor.softmax, Tensor.log_softmax), _PROBABILITIES),
+    **dict.fromkeys((nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, F.gelu, F.silu, F.mish, F.hardswish), _NOT_MONOTONE),
+    **dict.fromkeys((torch.cat, torch.concat, torch.stack), _JOINED),
+    **dict.fromkeys((torch.chunk, torch.split, torch.unbind, Tensor.chunk, Tensor.split, Tensor.unbind), _CUT),
+    **dict.fromkeys((operator.getitem, torch.narrow, Tensor.narrow), _CUT),
+    **dict.fromkeys((nn.Upsample, F.interpolate, nn.ConvTranspose1d, nn.ConvTranspose2d), _ENLARGED),
+    **dict.fromkeys((nn.PixelShuffle, F.pixel_shuffle), _ENLARGED),
+    **dict.fromkeys((nn.Conv3d, nn.BatchNorm3d, nn.MaxPool3d, nn.AvgPool3d, nn.AdaptiveAvgPool3d), _THREE_DIMENSIONS),
+    **dict.fromkeys((torch.permute, torch.transpose, torch.flip, torch.roll), _MOVED),
+    **dict.fromkeys((Tensor.permute, Tensor.transpose, Tensor.flip, Tensor.roll), _MOVED),
+}

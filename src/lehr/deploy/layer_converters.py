@@ -1,0 +1,169 @@
+"""What layers and quantizers become: integer sums of levels, and one `Threshold` for all that follows them.
+
+The weights of a quantized layer are scale * levels, so its sums are of integers; scale and bias are functions of them.
+A quantizer takes all functions since the last sum and becomes integer thresholds with one direction for each channel.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lehr.deploy import fold
+from lehr.deploy.fold import Function
+from lehr.deploy.freeze_errors import FloatWarning
+from lehr.deploy.operations import Conv, Linear, Threshold, Weights
+from lehr.deploy.trace import pair
+from lehr.deploy.walk import Call, Traced
+from lehr.layers import AbstractQuantizer, Conv1d, Conv2d
+from lehr.layers import Linear as QuantizedLinear
+
+
+def layer(call: Call) -> Traced:
+    """A convolution or matrix product, of integers if it can be."""
+    (x,), module = call.inputs, call.module
+    assert isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d)
+    is_conv = isinstance(module, nn.Conv1d | nn.Conv2d)
+    if not is_conv and x.rank != 2:
+        raise call.error("linear layer of images", f"its input has {x.rank} dimensions", "flatten it first")
+    groups = module.groups if is_conv else 1
+    weight, scale = _weights(call, module)
+    out = len(scale)
+    linear = _linear(call, x, groups)
+    if linear is None:
+        x, linear = call.as_float(x), torch.ones(groups, dtype=torch.float64)
+    is_integer = isinstance(weight, Weights) and weight.is_integer and call.value(x).kind == "integer"
+    if isinstance(weight, Weights) and not is_integer:
+        what = f"levels {weight.levels[:4]} have no common unit" if not weight.is_integer else "input is float"
+        warnings.warn(
+            f"{call.path}: its {what}, so this quantized layer runs in float; to run it as integers, quantize its "
+            "input with one lehr.Quantizer, with one scale, and choose levels of one unit",
+            FloatWarning,
+            stacklevel=2,
+        )
+    if is_integer and x.why_inexact:
+        call.note(f"it sums {x.why_inexact}")
+    name = call.name()
+    if is_conv:
+        stride, padding, dilation = _geometry(call, module)
+        call.emit(Conv(name, x.name, weight, stride, padding, dilation, groups))
+    else:
+        call.emit(Linear(name, x.name, weight))
+    bias = torch.zeros(out) if module.bias is None else module.bias
+    functions = fold.scaled(linear.repeat_interleave(out // groups) * scale, bias.double())
+    return Traced(name, x.rank, functions)
+
+
+def quantizer(call: Call) -> Traced:
+    """The multi-step function and all that stands between it and the last sum: one Threshold."""
+    (x,), module = call.inputs, call.module
+    assert isinstance(module, AbstractQuantizer)
+    value, channels = call.value(x), call.channels(x)
+    found = fold.common_unit(np.array(module.levels), limit=2**15 - 1)
+    if found is None:
+        raise call.error(
+            "levels without a unit",
+            f"its levels {module.levels} have no common unit",
+            "choose integers times one number",
+        )
+    unit, levels = found
+    scale = torch.ones(1) if module.scale is None else module.scale
+    run = Function(call.function)
+    space = (1,) * (x.rank - 2)
+    ones = torch.ones(1, channels, *space)
+    if (ones * scale).shape != ones.shape:
+        raise call.error(
+            "scale of another shape", f"its scale has shape {tuple(scale.shape)}", "use one, or one for each channel"
+        )
+    scale = (ones * scale).reshape(1, channels)
+    reached = torch.tensor(module.levels)[:, None].double() * scale.double()
+
+    def level(y: Tensor) -> Tensor:  # (n, channel) -> the same
+        return run.call(y.reshape(*y.shape, *space)).reshape(y.shape)
+
+    try:
+        thresholds, directions = fold.thresholds(
+            level,
+            x.functions,
+            (reached[1:] + reached[:-1]) / 2,
+            low=value.low if value.kind == "integer" else None,
+            high=value.high if value.kind == "integer" else None,
+            channels=channels,
+        )
+    except ValueError as error:
+        raise call.error(
+            "values that are no numbers", str(error), "see that the weights and BatchNorm before it are finite"
+        ) from None
+    if value.kind == "integer":
+        close = fold.near_ties(level, x.functions, thresholds, directions, low=value.low, high=value.high)
+        if x.rounded:
+            call.note(f"it compares {x.rounded} with its thresholds")
+        elif close:
+            call.note(f"in {close} of {channels} channels BatchNorm puts a sum within rounding of a threshold")
+    name = call.name()
+    call.emit(Threshold(name, x.name, thresholds, directions, tuple(levels.tolist())))
+    scale = scale[0].double() * unit
+    return Traced(name, x.rank, fold.scaled(scale, torch.zeros_like(scale)))
+
+
+def _geometry(call: Call, module: nn.Conv1d | nn.Conv2d) -> tuple[tuple[int, int], ...]:
+    """Stride, padding and dilation."""
+    if module.padding_mode != "zeros" and any(module._reversed_padding_repeated_twice):
+        raise call.error(
+            "padding with something else than zeros",
+            f"it pads with {module.padding_mode!r}",
+            "use padding_mode='zeros'",
+        )
+    last, first = (module._reversed_padding_repeated_twice[i::2] for i in (0, 1))
+    if last != first:
+        raise call.error("uneven padding", "padding='same' pads one side more than the other", "use an odd kernel")
+    return pair(module.stride, 1), pair(first[::-1], 0), pair(module.dilation, 1)
+
+
+def _weights(call: Call, module: nn.Module) -> tuple[Weights | np.ndarray, Tensor]:
+    """Weights without their scale, and the scale of each output channel, float64."""
+    weight: Tensor = module.weight  # pyright: ignore[reportAssignmentType]
+    ones = torch.ones(len(weight), dtype=torch.float64)
+    if isinstance(module, nn.Conv1d):
+        weight = weight[:, :, None]
+    if not isinstance(module, QuantizedLinear | Conv1d | Conv2d):
+        return weight.numpy(), ones
+    quantizer = module.quantizer
+    scale = torch.ones(()) if quantizer.scale is None else quantizer.scale
+    if scale.numel() > 1 and scale.shape != (len(scale), *[1] * (module.weight.ndim - 1)):
+        raise call.error(
+            "scale of another shape",
+            f"its weights have scales of shape {tuple(scale.shape)}",
+            "use one, or one for each output channel",
+        )
+    levels = torch.tensor(quantizer.levels, dtype=torch.float32)
+    values = module.quantized_weight
+    codes = torch.bucketize((values / scale).contiguous(), (levels[1:] + levels[:-1]) / 2)
+    wrong = values != levels[codes] * scale
+    if bool(wrong.any()):
+        raise call.error(
+            "weight at no level",
+            f"its weight {values[wrong][0].item():g} is at none of its levels, {quantizer.levels} times the scale",
+            "see that its weights are finite, and that its quantizer gives its scale times its levels in eval mode",
+        )
+    scale = scale.double().reshape(-1) * ones
+    found = fold.common_unit(levels.numpy(), limit=128)
+    codes = codes.reshape(weight.shape).numpy()
+    if found is None or found[1].max() > 127:
+        return Weights(codes, tuple(levels.tolist())), scale
+    unit, integers = found
+    if not fold.is_power_of_two(torch.tensor(unit, dtype=torch.float64)):
+        call.note(f"its weight levels are multiples of {unit:g}, which is no power of two")
+    return Weights(codes, tuple(integers.tolist())), scale * unit
+
+
+def _linear(call: Call, x: Traced, groups: int) -> Tensor | None:
+    """The scale of each group of channels, if torch's tensor is that times the value; else None."""
+    affine = fold.composed(x.functions, call.channels(x))
+    if affine is None or bool(affine[1].any()):
+        return None
+    scales = affine[0].reshape(groups, -1)
+    return scales[:, 0] if bool((scales == scales[:, :1]).all()) else None

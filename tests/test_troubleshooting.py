@@ -1,0 +1,75 @@
+"""docs/troubleshooting.md explains every error of freezing and exporting, and none that is not there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "src" / "lehr" / "deploy"
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+TITLED = {"FreezeError", "Refusal", "error"}  # what takes a title as its first text
+EXPORT = ("write_onnx", "build", "images", "limits")  # files whose messages the page quotes
+
+
+def calls(path: Path) -> Iterator[ast.Call]:
+    yield from (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+
+
+def text(node: ast.AST) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def titles() -> set[str]:
+    """The first text among the arguments of what raises a FreezeError."""
+    found = set()
+    for path in DEPLOY.glob("*.py"):
+        for call in calls(path):
+            name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+            given = [text(argument) for argument in call.args[:2]]
+            if name in TITLED:
+                found |= {next((x for x in given if x is not None), None)}
+    return {title for title in found if title is not None}
+
+
+def fixed_parts(message: ast.expr) -> list[str]:
+    """What of a message is the same whatever it is about."""
+    if isinstance(message, ast.JoinedStr):
+        return [part for part in map(text, message.values) if part]
+    if isinstance(message, ast.BinOp):
+        return fixed_parts(message.left) + fixed_parts(message.right)
+    return [part for part in [text(message)] if part]
+
+
+def words(part: str) -> str:
+    return " ".join(part.split()).strip(" .,:;()")
+
+
+def test_every_title_of_a_freeze_error_is_a_heading_and_every_heading_a_title() -> None:
+    section = PAGE.split("## When freeze refuses a model")[1].split("\n## ")[0]
+    headings = set(re.findall(r"^### (.+)$", section, flags=re.MULTILINE))
+    assert len(headings) > 30
+    assert titles() == headings
+
+
+def test_every_message_of_exporting_is_quoted() -> None:
+    page = " ".join(PAGE.split())
+    missing = []
+    for name in EXPORT:
+        for node in ast.walk(ast.parse((DEPLOY / f"{name}.py").read_text())):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+                parts = [words(part) for part in fixed_parts(node.exc.args[0])]
+                if not any(len(part) > 10 and part in page for part in parts):
+                    missing.append(f"{name}.py, line {node.lineno}: {' ... '.join(parts)}")
+    assert missing == []
+
+
+def test_every_quoted_message_is_in_the_source() -> None:
+    source = " ".join(" ".join(path.read_text() for path in (ROOT / "src" / "lehr").rglob("*.py")).split())
+    source = re.sub(r'" f?"', "", source)  # texts that Python joins
+    section = PAGE.split("## When an export or a run fails")[1]
+    quoted = [part for row in re.findall(r"^\| `([^`]+)` \|", section, flags=re.MULTILINE) for part in row.split("...")]
+    assert len(quoted) > 15
+    assert [part for part in quoted if words(part) not in source] == []
