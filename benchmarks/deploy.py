@@ -27,6 +27,7 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from lehr.deploy import compile
+from lehr.deploy.cpu import available
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.operations import Affine, Conv, Flatten, Linear, MaxPool, Operation, Table, Threshold, Weights
 
@@ -168,13 +169,10 @@ def main() -> None:
     for width in (1.0, 0.25):
         net = vgg(width)
         runs = onnxruntimes(width)
-        best = compile(net).level
-        for level in ("scalar", "avx2", "avx512", "amx"):
-            try:
-                engine = compile(net, kernels=level)
-            except ValueError:
-                continue  # this processor has no such kernels
-            runs[f"lehr {level}"] = lambda engine=engine: engine(image)
+        best = compile(net).instruction_set
+        for name in available()[1:]:
+            engine = compile(net, instruction_set=name)
+            runs[f"lehr {name}"] = lambda engine=engine: engine(image)
         times = least_times(runs, repetitions)
         for name, seconds in times.items():
             ratios = [times[f"onnxruntime {other}"] / seconds for other in ("fp32", "int8")]

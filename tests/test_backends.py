@@ -34,7 +34,12 @@ def engine(net: IntegerNet, images: np.ndarray, folder: Path) -> Answer:
 
 
 def scalar(net: IntegerNet, images: np.ndarray, folder: Path) -> Answer:
-    run = compile(net, kernels="scalar")
+    run = compile(net, instruction_set="scalar")
+    return {"logits": run(images), "scores": run.scores(images)}
+
+
+def loops(net: IntegerNet, images: np.ndarray, folder: Path) -> Answer:
+    run = compile(net, instruction_set="reference")
     return {"logits": run(images), "scores": run.scores(images)}
 
 
@@ -59,6 +64,7 @@ BACKENDS: dict[str, Backend] = {
     "packed": packed,
     "engine": engine,
     "scalar": scalar,
+    "loops": loops,
     "onnx": onnx,
     "qonnx": qonnx,
 }

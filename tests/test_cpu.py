@@ -76,16 +76,16 @@ def test_one_engine_serves_several_threads_at_once(net, images):
             np.testing.assert_array_equal(logits, expected)
 
 
-def test_describe_names_the_kernel_of_every_layer(net):
-    rows = compile(net, kernels="scalar").describe().rows
-    assert [(row.layer, row.kernel) for row in rows] == [
+def test_describe_names_the_routine_of_every_layer(net):
+    rows = compile(net, instruction_set="scalar").describe().rows
+    assert [(row.layer, row.routine) for row in rows] == [
         ("pixels", "table"),
         ("act1", "wide tables"),
         ("act2", "tables"),
         ("fc", "bit-planes"),
         ("logits", "affine"),
     ]
-    assert {row.built_for for row in rows} == {"scalar"}
+    assert [row.instruction_set for row in rows] == ["reference", *["scalar"] * 3, "reference"]
 
 
 def test_wrong_images_are_refused(net, images):
@@ -99,8 +99,8 @@ def test_wrong_images_are_refused(net, images):
 def test_wrong_arguments_are_refused(net):
     with pytest.raises(ValueError, match="threads is at least 1, got 0"):
         compile(net, threads=0)
-    with pytest.raises(ValueError, match="one of auto, scalar"):
-        compile(net, kernels="sse9")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="instruction_set is one of auto, reference, scalar, .*, got 'sse9'"):
+        compile(net, instruction_set="sse9")
 
 
 def test_without_a_compiler_the_error_says_what_still_works(net, images, monkeypatch, tmp_path):
@@ -124,14 +124,14 @@ def test_a_failing_compiler_is_shown(net, monkeypatch, tmp_path):
 
 
 def test_a_compiler_that_fails_once_does_not_leave_a_slow_runtime(net, monkeypatch, tmp_path):
-    best = compile(net).level
+    best = compile(net).instruction_set
     compiler, failed = tmp_path / "cc", tmp_path / "failed"
     once = f'case "$*" in *avx2.c*) [ -e {failed} ] || {{ touch {failed}; kill -9 $$; }};; esac'
     compiler.write_text(f'#!/bin/sh\n{once}\nexec {build.find_compiler()[0]} "$@"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
     monkeypatch.setenv("LEHR_CACHE", str(tmp_path))
-    assert compile(net).level == best
+    assert compile(net).instruction_set == best
     assert failed.exists()
 
 
@@ -154,15 +154,15 @@ def test_integers_that_float32_does_not_hold_are_rounded_for_float_weights_every
     )
     net = IntegerNet((16, 1, 1), operations)
     images = np.full((1, 16, 1, 1), 255, np.uint8)
-    assert compile(net)(images) == compile(net, kernels="scalar")(images) == net.run(images) == 16388
+    assert compile(net)(images) == compile(net, instruction_set="scalar")(images) == net.run(images) == 16388
 
 
 def test_networks_and_engines_are_copied_and_sent(net, images):
     expected = net.run(images)
-    for thing in (net, compile(net, threads=2, kernels="scalar")):
+    for thing in (net, compile(net, threads=2, instruction_set="scalar")):
         for other in (copy.deepcopy(thing), pickle.loads(pickle.dumps(thing))):
             assert np.array_equal(other.run(images), expected)
-    assert (other.threads, other.level) == (2, "scalar")
+    assert (other.threads, other.instruction_set) == (2, "scalar")
 
 
 def test_processes_that_build_at_once_agree_and_leave_one_file(tmp_path):
@@ -170,7 +170,7 @@ def test_processes_that_build_at_once_agree_and_leave_one_file(tmp_path):
         from lehr.deploy import build
         import ctypes
         library = ctypes.CDLL(str(build.build(build.find_compiler(), flags=("-O0",))))
-        assert library.lehr_best_level() >= 0
+        assert library.lehr_best_instruction_set() >= 0
     """)
     environment = {
         **os.environ,

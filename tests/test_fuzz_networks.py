@@ -14,7 +14,7 @@ import pytest
 import fuzzed_networks
 from fuzzing import seeds
 from lehr.deploy import BadFile, IntegerNet, build, compile, limits, load, to_c, to_onnx
-from lehr.deploy.kernels import LEVELS
+from lehr.deploy.cpu import available
 from lehr.deploy.operations import Threshold
 
 ROUNDING = 1e-5  # of the largest float of a layer: runtimes sum float32 in their own order, the reference in float64
@@ -92,8 +92,8 @@ def test_every_backend_gives_the_reference_result(tmp_path):
         images = fuzzed_networks.images(random, net)
         expected = net.run(images)
         show(net)
-        for level in LEVELS[: LEVELS.index(compile(net).level) + 1]:
-            assert_close(compile(net, kernels=level)(images), expected)
+        for name in available():
+            assert_close(compile(net, instruction_set=name)(images), expected)
         net.save(tmp_path / "net.lehr")
         assert_close(load(tmp_path / "net.lehr").run(images), expected)
         try:
@@ -115,7 +115,7 @@ def sanitized(tmp_path_factory) -> tuple[Path, list[str]]:
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
     macros = []
-    for file in ("avx2.c", "avx512.c", "scalar.c"):
+    for file in ("avx2.c", "avx512.c", *build.PORTABLE_FILES):
         macro, own = build.VECTOR_FILES.get(file, ("", ()))
         command = ["gcc", *build.FLAGS, *SANITIZED, *own, *macros, "-c", str(build.RUNTIME / file)]
         command += ["-o", str(folder / f"{file}.o"), *([f"-D{macro}"] if macro else [])]

@@ -1,6 +1,5 @@
-"""Every kernel of the C runtime equals the reference run, bit for bit, whatever the shapes."""
+"""Every routine of the C runtime, the plain loops too, equals the reference run bit for bit, whatever the shapes."""
 
-import functools
 import os
 import shutil
 import subprocess
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from lehr.deploy import build, cpu
 from lehr.deploy.integer_net import IntegerNet
-from lehr.deploy.kernels import KERNELS, LEVELS
 from lehr.deploy.operations import (
     ALWAYS,
     NEVER,
@@ -30,6 +28,7 @@ from lehr.deploy.operations import (
     Weights,
 )
 from lehr.deploy.plan import plan
+from lehr.deploy.structs import Routine
 
 TRITS = (-1, 0, 1)
 
@@ -48,24 +47,17 @@ def _used_memory():
         yield
 
 
-@functools.cache
-def levels():
-    best = cpu._load().lehr_best_level()
-    return LEVELS[: best + 1]
-
-
 def images_for(net, rng, count=2):
     return rng.integers(0, 256, (count, *net.input_shape), dtype=np.uint8)
 
 
-def assert_every_kernel_equals_the_reference(net, rng):
+def assert_every_routine_equals_the_reference(net, rng):
     images = images_for(net, rng)
     expected, scores = net.run(images), net.scores(images)
-    for level in levels():
-        engine = cpu.compile(net, kernels=level)
-        np.testing.assert_array_equal(engine.scores(images), scores, err_msg=level)
-        np.testing.assert_array_equal(engine.run(images), expected, err_msg=level)
-        assert engine.memory_bytes == plan(net, matrix=level == "amx").memory(level)
+    for name in cpu.available():
+        engine = cpu.compile(net, instruction_set=name)
+        np.testing.assert_array_equal(engine.scores(images), scores, err_msg=name)
+        np.testing.assert_array_equal(engine.run(images), expected, err_msg=name)
 
 
 def trit_table(channels):
@@ -147,8 +139,8 @@ def test_ternary_convolutions_of_any_shape(case, values, pooled, seed):
     if pooled:
         window = (min(rows, 1 + seed % 3), min(columns, 1 + seed % 2))
         operations.append(MaxPool("pool", "sums", window, window))
-    assert_every_kernel_equals_the_reference(IntegerNet(shape, tuple(operations)), rng)
-    assert_every_kernel_equals_the_reference(then_threshold(shape, tuple(operations), rng), rng)
+    assert_every_routine_equals_the_reference(IntegerNet(shape, tuple(operations)), rng)
+    assert_every_routine_equals_the_reference(then_threshold(shape, tuple(operations), rng), rng)
 
 
 @QUICK
@@ -174,7 +166,7 @@ def test_convolutions_that_keep_their_width(shape, kernel, dilation, pool, level
         assert columns == shape[2]
         if pool != (1, 1) and rows >= pool[0] and columns >= pool[1]:
             operations.append(MaxPool("pool", "sums", pool, pool))
-        assert_every_kernel_equals_the_reference(then_threshold(shape, tuple(operations), rng, levels), rng)
+        assert_every_routine_equals_the_reference(then_threshold(shape, tuple(operations), rng, levels), rng)
 
 
 @QUICK
@@ -191,7 +183,7 @@ def test_convolutions_with_any_integer_weights(case, levels, seed):
         Conv("sums", "x", weights(rng, kernel, levels), **arguments),
     )
     net = then_threshold(shape, operations, rng, levels=tuple(range(-5, 12)))
-    assert_every_kernel_equals_the_reference(net, rng)
+    assert_every_routine_equals_the_reference(net, rng)
 
 
 @pytest.mark.parametrize("features", [1, 31, 32, 33, 64, 255, 256, 511, 2047, 2048, 8192, 16385])
@@ -202,7 +194,7 @@ def test_linear_layers_of_any_length(features, trits):
         (1, 1, features),
         (trit_table(1), Flatten("flat", "x"), Linear("sums", "flat", weights(rng, (5, features), trits))),
     )
-    assert_every_kernel_equals_the_reference(net, rng)
+    assert_every_routine_equals_the_reference(net, rng)
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
@@ -216,9 +208,9 @@ def test_ternary_sums_at_their_limits_do_not_overflow(channels, sign):
             Conv("sums", "x", Weights(np.zeros((8, channels, 3, 3), int), (1,)), padding=(1, 1)),
         ),
     )
-    for level in levels():
-        engine = cpu.compile(net, kernels=level)
-        assert engine.describe().rows[1].kernel == ("matrix tiles" if level == "amx" else "tables")
+    for name in cpu.available():
+        engine = cpu.compile(net, instruction_set=name)
+        assert engine.describe().rows[1].routine == {"amx": "matrix tiles", "reference": "conv"}.get(name, "tables")
         sums = engine.scores(np.zeros((1, channels, 3, 3), np.uint8)).reshape(8, 9)
         assert (sums[:, 4] == sign * 9 * channels).all()
         assert (sums[:, 0] == sign * 4 * channels).all()
@@ -226,8 +218,8 @@ def test_ternary_sums_at_their_limits_do_not_overflow(channels, sign):
 
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_wide_sums_at_their_limits_do_not_overflow(sign):
-    """258 taps of 127 reach 32766, the largest sum that 16 bits take; one more goes to the direct kernel."""
-    for taps, kernel in ((258, "wide tables"), (259, "direct")):
+    """258 taps of 127 reach 32766, the largest sum that 16 bits take; one more goes to the direct routine."""
+    for taps, routine in ((258, "wide tables"), (259, "direct")):
         net = IntegerNet(
             (taps, 1, 40),
             (
@@ -235,9 +227,9 @@ def test_wide_sums_at_their_limits_do_not_overflow(sign):
                 Conv("sums", "x", Weights(np.zeros((8, taps, 1, 1), int), (1,))),
             ),
         )
-        for level in levels():
-            engine = cpu.compile(net, kernels=level)
-            assert engine.describe().rows[1].kernel == ("matrix tiles" if level == "amx" else kernel)
+        for name in cpu.available():
+            engine = cpu.compile(net, instruction_set=name)
+            assert engine.describe().rows[1].routine == {"amx": "matrix tiles", "reference": "conv"}.get(name, routine)
             assert (engine.scores(np.zeros((1, taps, 1, 40), np.uint8)) == sign * 127 * taps).all()
 
 
@@ -250,9 +242,18 @@ def test_direct_sums_at_the_limits_of_int32():
             Conv("sums", "x", Weights(np.zeros((1, taps, 1, 1), int), (127,))),
         ),
     )
-    for level in levels():
-        sums = cpu.compile(net, kernels=level).scores(np.zeros((1, taps, 1, 1), np.uint8))
+    for name in cpu.available():
+        sums = cpu.compile(net, instruction_set=name).scores(np.zeros((1, taps, 1, 1), np.uint8))
         assert sums[0, 0] == taps * 32767 * 127
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_narrow_kernels_that_skip_columns(columns, stride):
+    """Output rows that are not whole tiles go on in the next row, at the distance of the columns between them."""
+    rng = np.random.default_rng(stride)
+    conv = Conv("sums", "x", weights(rng, (8, 16, 3, columns), TRITS), stride=(1, stride))
+    assert_every_routine_equals_the_reference(IntegerNet((16, 9, 19), (trit_table(16), conv)), rng)
 
 
 def test_depthwise_convolutions():
@@ -262,7 +263,7 @@ def test_depthwise_convolutions():
         Conv("sums", "x", weights(rng, (24, 1, 3, 3), TRITS), padding=(1, 1), groups=24),
     )
     net = then_threshold((24, 9, 13), operations, rng)
-    assert_every_kernel_equals_the_reference(net, rng)
+    assert_every_routine_equals_the_reference(net, rng)
     assert cpu.compile(net).describe().rows[1].why == "fewer than 8 outputs share a table"
 
 
@@ -271,7 +272,7 @@ def test_any_number_of_thresholds_and_any_levels(steps):
     rng = np.random.default_rng(steps)
     levels = tuple(rng.permutation(np.arange(-400, 400))[: steps + 1].tolist())
     operations = (trit_table(8), Conv("sums", "x", weights(rng, (9, 8, 3, 3), TRITS)))
-    assert_every_kernel_equals_the_reference(then_threshold((8, 7, 7), operations, rng, levels), rng)
+    assert_every_routine_equals_the_reference(then_threshold((8, 7, 7), operations, rng, levels), rng)
 
 
 def test_a_sum_on_its_threshold_goes_up():
@@ -287,8 +288,8 @@ def test_a_sum_on_its_threshold_goes_up():
     image = np.array([[[[0, 1, 2]]]], np.uint8)
     expected = [[-1, 0, 1], [1, 0, -1]] * 4
     assert net.run(image).reshape(8, 3).tolist() == expected
-    for level in levels():
-        assert cpu.compile(net, kernels=level).run(image).reshape(8, 3).tolist() == expected
+    for name in cpu.available():
+        assert cpu.compile(net, instruction_set=name).run(image).reshape(8, 3).tolist() == expected
 
 
 def test_residual_additions_pools_and_branches():
@@ -312,7 +313,7 @@ def test_residual_additions_pools_and_branches():
         Linear("scores", "flat", weights(rng, (4, features), (-3, 0, 7))),
         Affine("logits", "scores", rng.normal(size=4), rng.normal(size=4)),
     ]
-    assert_every_kernel_equals_the_reference(IntegerNet(shape, tuple(operations)), rng)
+    assert_every_routine_equals_the_reference(IntegerNet(shape, tuple(operations)), rng)
 
 
 def test_float_layers_around_a_quantized_branch():
@@ -357,8 +358,10 @@ def test_float_layers_around_a_quantized_branch():
         ),
     )
     images = images_for(net, rng, 3)
-    for level in levels():
-        np.testing.assert_allclose(cpu.compile(net, kernels=level)(images), net.run(images), rtol=2e-7, atol=1e-7)
+    for name in cpu.available():
+        np.testing.assert_allclose(
+            cpu.compile(net, instruction_set=name)(images), net.run(images), rtol=2e-7, atol=1e-7
+        )
 
 
 def test_quantized_weights_on_floats_and_float_weights_on_integers():
@@ -372,12 +375,12 @@ def test_quantized_weights_on_floats_and_float_weights_on_integers():
             Conv("b", "codes", weights(rng, (3, 8, 2, 2), (-0.5, 0.25, 1.5))),
         ),
     )
-    assert_every_kernel_equals_the_reference(net, rng)
+    assert_every_routine_equals_the_reference(net, rng)
 
 
 @pytest.mark.skipif("LEHR_SANITIZED" in os.environ, reason="this is the run it starts")
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc with its sanitizers (Debian: gcc)")
-def test_the_kernels_are_clean_under_address_and_undefined_behaviour_sanitizers(tmp_path):
+def test_the_routines_are_clean_under_address_and_undefined_behaviour_sanitizers(tmp_path):
     """This file again, with the runtime built with both sanitizers and any finding fatal."""
     preload = [
         subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
@@ -388,7 +391,7 @@ def test_the_kernels_are_clean_under_address_and_undefined_behaviour_sanitizers(
     environment = {
         **os.environ,
         "ASAN_OPTIONS": "detect_leaks=0",
-        "CC": "gcc -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined",
+        "CC": "gcc -O1 -DLEHR_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=undefined",
         "LD_PRELOAD": " ".join(preload),
         "LEHR_CACHE": str(tmp_path),
         "LEHR_EXAMPLES": "15",
@@ -405,7 +408,7 @@ def test_the_kernels_are_clean_under_address_and_undefined_behaviour_sanitizers(
 
 
 @pytest.mark.parametrize("file", build.VECTOR_FILES)
-def test_kernels_compile_wherever_the_compiler_knows_their_instructions(file, tmp_path):
+def test_routines_compile_wherever_the_compiler_knows_their_instructions(file, tmp_path):
     """`build` leaves out a file that does not compile: an error in it must not pass for an old compiler."""
     macro, own = build.VECTOR_FILES[file]
     empty = tmp_path / "empty.c"
@@ -418,14 +421,14 @@ def test_kernels_compile_wherever_the_compiler_knows_their_instructions(file, tm
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("pixel", "kernel"), [(127, "TRITS"), (-128, "MATRIX")])
-def test_trits_whose_sums_could_leave_int32_are_multiplied_as_they_are(pixel, kernel):
+@pytest.mark.parametrize(("pixel", "routine"), [(127, Routine.TRITS), (-128, Routine.MATRIX)])
+def test_trits_whose_sums_could_leave_int32_are_multiplied_as_they_are(pixel, routine):
     """Tiles of trits make 64 times the sums: these end at 64 * 127 * 2**18, or would at 2**31."""
     channels = 2**18 // 64
     pixels = Table("x", np.full((channels, 256), pixel))
     weights = Weights(np.full((16, channels, 8, 8), 2, np.uint8), TRITS)
     net = IntegerNet((channels, 8, 8), (pixels, Conv("sums", "x", weights)))
-    assert KERNELS[plan(net, matrix=True).layers[1].kernel] == kernel
+    assert plan(net, "amx").layers[1].routine == routine
     images = np.zeros((1, *net.input_shape), np.uint8)
-    for level in levels():
-        assert np.all(cpu.compile(net, kernels=level).scores(images) == pixel * 2**18), level
+    for name in cpu.available():
+        assert np.all(cpu.compile(net, instruction_set=name).scores(images) == pixel * 2**18), name

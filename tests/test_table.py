@@ -113,7 +113,7 @@ def everything_shown() -> list[tuple[object, str]]:
         (summarize(model, torch.zeros(1, 1, 2, 2)), "Summary(2 layers, 48 MACs, 51 bytes)"),
         (net, "IntegerNet(1x20x20 images to 500 logits, 3 operations, 200,000 MACs"),
         (net.summary(), "Summary(3 operations, 200,000 MACs"),
-        (lehr.deploy.compile(net, kernels="scalar"), "Engine(1x20x20 images, scalar, 1 thread)"),
+        (lehr.deploy.compile(net, instruction_set="scalar"), "Engine(1x20x20 images, scalar, 1 thread)"),
     ]
 
 

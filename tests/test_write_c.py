@@ -93,7 +93,7 @@ def test_it_builds_for_32_bits(directory):
     if probe.returncode:
         pytest.skip("gcc cannot build for 32 bits (Debian: lib32gcc-12-dev libc6-dev-i386)")
     make(directory, "clean")
-    assert "6 images, 1 levels" in make(directory, "CC=gcc -m32", "check")
+    assert "6 images, 1 instruction sets" in make(directory, "CC=gcc -m32", "check")
 
 
 def test_it_runs_on_arm_linux(directory):
@@ -104,7 +104,7 @@ def test_it_runs_on_arm_linux(directory):
     )
     make(directory, "clean")
     run = "RUN=qemu-arm -L /usr/arm-linux-gnueabihf"
-    assert "6 images, 1 levels" in make(directory, "CC=arm-linux-gnueabihf-gcc", run, "check")
+    assert "6 images, 1 instruction sets" in make(directory, "CC=arm-linux-gnueabihf-gcc", run, "check")
 
 
 def test_it_runs_on_a_bare_cortex_m4_within_the_stated_memory(net, directory):
@@ -112,7 +112,9 @@ def test_it_runs_on_a_bare_cortex_m4_within_the_stated_memory(net, directory):
     need("arm-none-eabi-gcc", "qemu-system-arm", packages=packages)
     header = (directory / "model.h").read_text()
     stated = int(header.rsplit("#define MODEL_MEMORY ", 1)[1].split()[0])
-    assert f"6 images, 1 levels, {-(-stated // 8) * 8} bytes of memory: 0 differ" in make(directory, "cortex-m4")
+    assert f"6 images, 1 instruction sets, {-(-stated // 8) * 8} bytes of memory: 0 differ" in make(
+        directory, "cortex-m4"
+    )
     assert f"{stated:,}" in (directory / "README.md").read_text()
 
 

@@ -60,11 +60,11 @@ def bench(net: IntegerNet, *, repetitions: int = 100, images: np.ndarray | None 
     rng = np.random.default_rng(0)
     if images is None:
         images = rng.integers(0, 256, (16, *net.input_shape), dtype=np.uint8)
-    engine, scalar = compile(net), compile(net, kernels="scalar")
+    engine, scalar = compile(net), compile(net, instruction_set="scalar")
     with tempfile.TemporaryDirectory() as folder:
         fp32, int8 = _sessions(net, images, Path(folder))
     candidates: dict[str, Callable[[np.ndarray], object]] = {
-        f"lehr, {engine.level}": engine,
+        f"lehr, {engine.instruction_set}": engine,
         "lehr, scalar C": scalar,
         "onnxruntime fp32": lambda x: fp32.run(None, {"pixels": x}),
         "onnxruntime int8": lambda x: int8.run(None, {"pixels": x}),

@@ -25,6 +25,7 @@ from pathlib import Path
 RUNTIME = Path(__file__).parent / "runtime"
 # -ffp-contract=off: a product and a sum are rounded each, as in the reference run.
 FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
+PORTABLE_FILES = ("lehr.c", "reference.c", "scalar.c")
 # Each file with the flags it alone gets, and the macro that says it is there.
 VECTOR_FILES = {
     "avx2.c": ("LEHR_HAVE_AVX2", ("-mavx2", "-mpopcnt")),
@@ -107,9 +108,14 @@ def built_before(folder: Path | None = None) -> Path | None:
         return None
 
 
+def sources() -> list[Path]:
+    """The files of the runtime."""
+    return sorted(path for path in RUNTIME.iterdir() if path.suffix in (".c", ".h", ".inc"))
+
+
 def _source_hash(flags: tuple[str, ...]) -> str:
     key = hashlib.sha256(repr((FLAGS, VECTOR_FILES, flags, platform.machine())).encode())
-    for source in sorted(RUNTIME.glob("*.[ch]")):
+    for source in sources():
         key.update(source.name.encode() + b"\0" + source.read_bytes())
     return key.hexdigest()[:16]
 
@@ -143,7 +149,7 @@ def _built(compiler: Sequence[str], flags: tuple[str, ...], folder: Path, name: 
 
 
 def _compile_all(compiler: Sequence[str], flags: tuple[str, ...], folder: Path) -> list[str]:
-    """Compile scalar.c and, for x86-64, the vector files this compiler knows the flags of."""
+    """Compile the portable files and, for x86-64, the vector files this compiler knows the flags of."""
     program, *chosen = compiler
     common = [program, *FLAGS, "-fPIC", *chosen, *flags, "-c"]  # what CC says comes later, so it wins
     objects, macros = [], []
@@ -155,9 +161,10 @@ def _compile_all(compiler: Sequence[str], flags: tuple[str, ...], folder: Path) 
             if any(_run(command).returncode == 0 for _ in range(2)):
                 objects.append(target)
                 macros.append(f"-D{macro}")
-    target = str(folder / "scalar.o")
-    _command([*common, *macros, "-o", target, str(RUNTIME / "scalar.c")])
-    return [target, *objects]
+    for file in PORTABLE_FILES:
+        objects.append(str(folder / f"{file}.o"))
+        _command([*common, *macros, "-o", objects[-1], str(RUNTIME / file)])
+    return objects
 
 
 def _command(command: list[str]) -> None:

@@ -12,12 +12,12 @@ GIL, and several threads share the images of a batch.
 ...     Flatten("flat", "pixels"),
 ...     Linear("sums", "flat", Weights.of([[1, -1], [0, 1]])),
 ... ))
->>> engine = compile(net, kernels="scalar")
+>>> engine = compile(net, instruction_set="scalar")
 >>> engine(np.array([[[[200, 7]]]], dtype=np.uint8))
 array([[1, 0]])
 >>> print(engine.describe())
-layer   kernel      built for  why
-pixels  table       scalar
+layer   routine     instruction set  why
+pixels  table       reference
 sums    bit-planes  scalar
 """
 
@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,29 +38,57 @@ import torch
 from lehr.deploy import limits
 from lehr.deploy.build import CompilerError, build, built_before, cache_folder, find_compiler
 from lehr.deploy.integer_net import Images, IntegerNet, check_images
-from lehr.deploy.kernels import FIELDS, KERNELS, LEVELS, OPERATIONS, TYPE_OF_FIELD
 from lehr.deploy.plan import Plan, plan
+from lehr.deploy.structs import INSTRUCTION_SETS, Areas, Layer, Routine, Tables, Tiles
 from lehr.table import Table, Tabular
-
-Kernels = Literal["auto", "scalar", "avx2", "avx512", "amx"]
 
 # Python hears an interrupt only between calls: no call takes longer than some tenths of a second, or than one image.
 _STEPS_AT_ONCE = 2**29
-_KERNEL_NAMES = {
-    "DIRECT": "direct",
-    "TERNARY": "tables",
-    "WIDE": "wide tables",
-    "MATRIX": "matrix tiles",
-    "TRITS": "matrix tiles",
-    "BITS": "bit-planes",
+_NAIVE = 64  # times as long as with tables
+_ROUTINE_NAMES = {
+    Routine.DIRECT: "direct",
+    Routine.TERNARY: "tables",
+    Routine.WIDE: "wide tables",
+    Routine.MATRIX: "matrix tiles",
+    Routine.TRITS: "matrix tiles",
+    Routine.BITS: "bit-planes",
 }
+_PER_INSTRUCTION_SET = ctypes.c_int32 * len(INSTRUCTION_SETS)
+
+
+def _fields(kind: type, special: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The fields of a struct of structs.py as ctypes wants them; `special`: those that are no plain number."""
+    names = [name for name in kind.__dataclass_fields__ if name not in ("name", "value", "why")]
+    return [(name, special.get(name, ctypes.c_int32)) for name in names]
+
+
+class _Areas(ctypes.Structure):
+    _fields_ = _fields(Areas, {})
+
+
+class _Tables(ctypes.Structure):
+    _fields_ = _fields(Tables, {"areas": _Areas * len(INSTRUCTION_SETS)})
+
+
+class _Tiles(ctypes.Structure):
+    _fields_ = _fields(Tiles, {})
 
 
 class _Layer(ctypes.Structure):
-    _fields_ = [
-        (name, {"int": ctypes.c_int32, "float": ctypes.c_float}.get(TYPE_OF_FIELD[name], ctypes.c_void_p))
-        for name in FIELDS
-    ]
+    _fields_ = _fields(
+        Layer,
+        {
+            **dict.fromkeys(("low", "high"), ctypes.c_float),
+            **dict.fromkeys(
+                ("weights", "thresholds", "directions", "levels", "scale", "shift"),
+                ctypes.c_void_p,
+            ),
+            "tables": ctypes.POINTER(_Tables),
+            "tiles": ctypes.POINTER(_Tiles),
+            "built_for": _PER_INSTRUCTION_SET,
+            "scratch": _PER_INSTRUCTION_SET,
+        },
+    )
 
 
 class _Net(ctypes.Structure):
@@ -74,16 +102,17 @@ class _Net(ctypes.Structure):
         ("logits", ctypes.c_uint32),
         ("scores_type", ctypes.c_int32),
         ("logits_type", ctypes.c_int32),
+        ("memory", _PER_INSTRUCTION_SET),
     ]
 
 
 @dataclass(frozen=True)
-class KernelRow:
-    """What runs a layer: the kernel, the instruction set it was built for, and why it is not a faster one."""
+class RoutineRow:
+    """What runs a layer: the routine, the instruction set it was built for, and why it is not a faster one."""
 
     layer: str
-    kernel: str
-    built_for: str
+    routine: str
+    instruction_set: str
     why: str = ""
 
 
@@ -91,12 +120,12 @@ class KernelRow:
 class Description(Tabular):
     """A row for each layer; prints as a table."""
 
-    rows: tuple[KernelRow, ...]
+    rows: tuple[RoutineRow, ...]
 
     def table(self) -> Table:
         """Return the rows as a table."""
-        rows = [(row.layer, row.kernel, row.built_for, row.why) for row in self.rows]
-        return Table(("layer", "kernel", "built for", "why"), rows)
+        rows = [(row.layer, row.routine, row.instruction_set, row.why) for row in self.rows]
+        return Table(("layer", "routine", "instruction set", "why"), rows)
 
 
 class _Memory:
@@ -120,31 +149,32 @@ class Engine:
     `run`, `scores` and `predict` are those of `IntegerNet`, with the same results. Several threads may call.
     """
 
-    def __init__(self, net: IntegerNet, threads: int, level: int, library: ctypes.CDLL) -> None:
+    def __init__(self, net: IntegerNet, threads: int, instruction_set: str, library: ctypes.CDLL) -> None:
         self.net = net
         self.threads = threads
-        self.level = LEVELS[level]
-        self._level = level
+        self.instruction_set = instruction_set
+        self._number = INSTRUCTION_SETS.index(instruction_set)
         self._library = library
-        self._plan = plan(net, matrix=self.level == "amx")
+        self._plan = plan(net, instruction_set)
         self._struct = _net_struct(self._plan)
         self._pointer = ctypes.addressof(self._struct)
-        self._memory_bytes = library.lehr_memory(self._pointer, level)
+        self._memory_bytes = self._plan.memory_on(instruction_set)
         self._memories: list[_Memory] = []
         self._lock = threading.Lock()
-        self._at_once = max(1, _STEPS_AT_ONCE // limits.steps(net))
+        steps = _STEPS_AT_ONCE // (_NAIVE if instruction_set == "reference" else 1)
+        self._at_once = max(1, steps // limits.steps(net))
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def __repr__(self) -> str:
         images = "x".join(map(str, self.net.input_shape))
-        return f"Engine({images} images, {self.level}, {self.threads} thread{'s' * (self.threads != 1)})"
+        return f"Engine({images} images, {self.instruction_set}, {self.threads} thread{'s' * (self.threads != 1)})"
 
     def _repr_html_(self) -> str:
         return self.describe().table().html()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process it is built for that one."""
-        return _compiled, (self.net, self.threads, self.level)
+        return _compiled, (self.net, self.threads, self.instruction_set)
 
     def __call__(self, images: Images) -> Images:
         """The logits, as `IntegerNet.run` gives them."""
@@ -164,16 +194,18 @@ class Engine:
         return logits.argmax(1)  # pyright: ignore[reportReturnType]
 
     def describe(self) -> Description:
-        """Which kernel each layer uses."""
-        rows = []
-        for layer in self._plan.layers:
-            operation = OPERATIONS[layer.operation]
-            if operation in ("CONV", "LINEAR"):
-                kernel = _KERNEL_NAMES[KERNELS[layer.kernel]]
-                rows.append(KernelRow(layer.name, kernel, layer.built_for(self.level), layer.why))
-            else:
-                rows.append(KernelRow(layer.name, operation.lower().replace("_", " "), "scalar"))
-        return Description(tuple(rows))
+        """Which routine each layer uses; one without weights is named for its operation."""
+        return Description(
+            tuple(
+                RoutineRow(
+                    layer.name,
+                    _ROUTINE_NAMES.get(layer.routine, layer.operation.name.lower().replace("_", " ")),
+                    INSTRUCTION_SETS[layer.built_for[self._number]],
+                    layer.why,
+                )
+                for layer in self._plan.layers
+            )
+        )
 
     @property
     def memory_bytes(self) -> int:
@@ -212,28 +244,41 @@ class Engine:
         target = _address(out)
         scores, logits = (target, None) if integer else (None, target)
         self._library.lehr_run_batch(
-            self._pointer, _address(images), len(images), memory.address, self._level, scores, logits
+            self._pointer, _address(images), len(images), memory.address, self._number, scores, logits
         )
         with self._lock:
             self._memories.append(memory)
 
 
-def compile(net: IntegerNet, *, threads: int = 1, kernels: Kernels = "auto") -> Engine:
-    """An `Engine` for `net`: `threads` share the images of a batch; `kernels` limits the instruction set."""
+def compile(net: IntegerNet, *, threads: int = 1, instruction_set: str = "auto") -> Engine:
+    """Lay `net` out for this processor and return an `Engine` that runs it.
+
+    Args:
+        net: the network
+        threads: how many threads share the images of a batch
+        instruction_set: "auto", the best this processor has, or an earlier one of reference (plain loops, slow), scalar
+            (portable C), avx2, avx512, amx
+    """
     if threads < 1:
         raise ValueError(f"threads is at least 1, got {threads}")
-    if kernels != "auto" and kernels not in LEVELS:
-        raise ValueError(f"kernels is one of auto, {', '.join(LEVELS)}, got {kernels!r}")
+    if instruction_set != "auto" and instruction_set not in INSTRUCTION_SETS:
+        raise ValueError(f"instruction_set is one of auto, {', '.join(INSTRUCTION_SETS)}, got {instruction_set!r}")
     library = _load()
-    best = library.lehr_best_level()
-    level = best if kernels == "auto" else LEVELS.index(kernels)
-    if level > best:
-        raise ValueError(f"this processor or compiler has no {kernels}: the best it has is {LEVELS[best]}")
-    return Engine(net, threads, level, library)
+    best = library.lehr_best_instruction_set()
+    if instruction_set != "auto" and INSTRUCTION_SETS.index(instruction_set) > best:
+        raise ValueError(
+            f"this processor or compiler has no {instruction_set}: the best it has is {INSTRUCTION_SETS[best]}"
+        )
+    return Engine(net, threads, INSTRUCTION_SETS[best] if instruction_set == "auto" else instruction_set, library)
 
 
-def _compiled(net: IntegerNet, threads: int, kernels: Kernels) -> Engine:
-    return compile(net, threads=threads, kernels=kernels)
+def available() -> tuple[str, ...]:
+    """The instruction sets that `compile` takes here, slowest first; the first is the reference."""
+    return INSTRUCTION_SETS[: _load().lehr_best_instruction_set() + 1]
+
+
+def _compiled(net: IntegerNet, threads: int, instruction_set: str) -> Engine:
+    return compile(net, threads=threads, instruction_set=instruction_set)
 
 
 def _load() -> ctypes.CDLL:
@@ -254,9 +299,7 @@ def _library(compiler: tuple[str, ...] | None, folder: Path) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
-        library.lehr_best_level.argtypes = []
-        library.lehr_memory.argtypes = [pointer, ctypes.c_int]
-        library.lehr_memory.restype = size
+        library.lehr_best_instruction_set.argtypes = []
         library.lehr_run_batch.argtypes = [pointer, pointer, size, pointer, ctypes.c_int, pointer, pointer]
         library.lehr_run_batch.restype = None
     except (OSError, AttributeError) as error:  # built for another machine, say, or in a folder that forbids programs
@@ -271,12 +314,29 @@ def _net_struct(plan: Plan) -> _Net:
     """The network as C structs. They point into the plan's arrays, which the engine keeps alive."""
     layers = (_Layer * len(plan.layers))()
     for struct, layer in zip(layers, plan.layers, strict=True):
-        for name in FIELDS:
-            value = getattr(layer, name)
-            setattr(struct, name, value.ctypes.data if isinstance(value, np.ndarray) else value)
+        _fill(struct, layer)
     net = _Net()
     net.layers = ctypes.cast(layers, ctypes.POINTER(_Layer))
     net.count = len(plan.layers)
     for name in ("image_bytes", "value_bytes", "outputs", "scores", "logits", "scores_type", "logits_type"):
         setattr(net, name, getattr(plan, name))
+    net.memory = plan.memory
     return net
+
+
+def _fill(struct: ctypes.Structure, source: Layer | Tables | Tiles | Areas) -> ctypes.Structure:
+    """Copy the fields of `source` that the struct has."""
+    for name, *_ in struct._fields_:
+        value = getattr(source, name)
+        match value:
+            case np.ndarray():
+                setattr(struct, name, value.ctypes.data)
+            case Tables():
+                setattr(struct, name, ctypes.pointer(_fill(_Tables(), value)))
+            case Tiles():
+                setattr(struct, name, ctypes.pointer(_fill(_Tiles(), value)))
+            case (Areas(), *_):
+                setattr(struct, name, tuple(_fill(_Areas(), areas) for areas in value))
+            case _:
+                setattr(struct, name, value)
+    return struct

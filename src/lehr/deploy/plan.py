@@ -1,8 +1,8 @@
-"""An `IntegerNet` as layers of the C runtime: fused, and placed in memory. kernels.py says what a layer is.
+"""An `IntegerNet` as layers of the C runtime: fused, and placed in memory. structs.py says what a layer is.
 
 Fused: a `Conv` or `Linear`, a `MaxPool` whose windows do not overlap, and a `Threshold` become one layer, so
 that sums never stay in memory. `Flatten` is only another name for the same bytes. Values whose lives do not
-overlap share memory.
+overlap share memory. For the reference nothing is fused: its layers are the operations themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lehr.deploy.integer_net import IntegerNet
-from lehr.deploy.kernels import KERNELS, LEVELS, OPERATIONS, TYPES, Layer, align, kernel_for, weights_for
+from lehr.deploy.kernels import routine_for, runs_on, weights_for
 from lehr.deploy.operations import (
     Add,
     Affine,
@@ -30,18 +30,25 @@ from lehr.deploy.operations import (
     Threshold,
     Value,
 )
+from lehr.deploy.scratch import align, with_scratch
+from lehr.deploy.structs import INSTRUCTION_SETS, Kind, Layer, Routine, Type
 
-_TYPE_OF = {np.dtype(np.int8): 0, np.dtype(np.int16): 1, np.dtype(np.int32): 2, np.dtype(np.float32): 3}
-_OPERATION_OF: dict[type[Operation], str] = {
-    Table: "TABLE",
-    Conv: "CONV",
-    Linear: "LINEAR",
-    MaxPool: "MAX_POOL",
-    SumPool: "SUM_POOL",
-    Threshold: "THRESHOLD",
-    Add: "ADD",
-    Affine: "AFFINE",
-    Clip: "CLIP",
+_TYPE_OF = {
+    np.dtype(np.int8): Type.INT8,
+    np.dtype(np.int16): Type.INT16,
+    np.dtype(np.int32): Type.INT32,
+    np.dtype(np.float32): Type.FLOAT,
+}
+_KIND_OF: dict[type[Operation], Kind] = {
+    Table: Kind.TABLE,
+    Conv: Kind.CONV,
+    Linear: Kind.LINEAR,
+    MaxPool: Kind.MAX_POOL,
+    SumPool: Kind.SUM_POOL,
+    Threshold: Kind.THRESHOLD,
+    Add: Kind.ADD,
+    Affine: Kind.AFFINE,
+    Clip: Kind.CLIP,
 }
 _MOST_MEMORY = 2**31 - 1
 
@@ -56,16 +63,22 @@ class Plan:
     outputs: int
     scores: int
     logits: int
-    scores_type: int
-    logits_type: int
+    scores_type: Type
+    logits_type: Type
+    memory: tuple[int, ...]
 
-    def memory(self, level: str) -> int:
-        """Bytes of memory a run needs; what `lehr_memory` says."""
-        return align(self.value_bytes) + align(max(layer.scratch(level) for layer in self.layers)) + 64
+    def memory_on(self, instruction_set: str) -> int:
+        """Bytes of memory a run needs there."""
+        return self.memory[INSTRUCTION_SETS.index(instruction_set)]
 
 
-def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
-    """Fuse the operations of `net` into layers and place every value; `matrix`: for a processor with AMX."""
+def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
+    """Fuse the operations of `net` into layers and place every value.
+
+    Args:
+        net: the network
+        instruction_set: what its weights are laid out for; scalar, avx2 and avx512 have one layout
+    """
     readers = Counter(source for operation in net.operations for source in operation.sources)
     kept = {net.score_name, net.operations[-1].name}
     only_reader = {
@@ -79,6 +92,7 @@ def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
     fused: set[str] = set()
     casts: dict[tuple[str, Shape], str] = {}  # integers that several layers read as floats
     image = Value(net.input_shape, "integer", 0, 255)
+    absorbs = () if instruction_set == "reference" else (_absorb_pool, _absorb_threshold)
     for operation in net.operations:
         if operation.name in fused:
             continue
@@ -87,7 +101,7 @@ def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
             names[operation.name] = sources[0]
             continue
         values = [net.values[name] for name in operation.sources] or [image]
-        layer = _layer(operation, values, net.values[operation.name], matrix=matrix)
+        layer = _layer(operation, values, net.values[operation.name], instruction_set)
         if isinstance(operation, (Conv, Linear)):
             if layer.weights is not None and layer.weights.dtype == np.float32 and values[0].kind == "integer":
                 key = sources[0], values[0].shape
@@ -97,8 +111,8 @@ def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
                     layers.append(cast)
                     inputs.append(sources)
                 sources = (casts[key],)
-                layer = replace(layer, source_type=TYPES.index("FLOAT"))
-            for absorb in (_absorb_pool, _absorb_threshold):
+                layer = replace(layer, source_type=Type.FLOAT)
+            for absorb in absorbs:
                 follower = only_reader.get(layer.name)
                 grown = follower and absorb(layer, follower, net.values[follower.name])
                 if grown:
@@ -110,9 +124,12 @@ def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
         raise ValueError("two values of the plan have one name: name operations otherwise")
     layers = _interleaved(layers, inputs, {names.get(name, name) for name in kept}, set(names.values()))
     places, value_bytes = _places(layers, inputs, {names.get(name, name) for name in kept})
-    layers = [_placed(layer, sources, places) for layer, sources in zip(layers, inputs, strict=True)]
+    layers = [with_scratch(_placed(layer, sources, places)) for layer, sources in zip(layers, inputs, strict=True)]
+    memory = _memory(layers, value_bytes, runs_on(instruction_set))
+    if max(memory) > _MOST_MEMORY:
+        raise ValueError(f"a run would take {max(memory)} bytes, more than {_MOST_MEMORY}: C counts them in int32")
     last = net.operations[-1].name
-    made = Plan(
+    return Plan(
         tuple(layers),
         image_bytes=image.size,
         value_bytes=value_bytes,
@@ -121,22 +138,27 @@ def plan(net: IntegerNet, *, matrix: bool = False) -> Plan:
         logits=places[names.get(last, last)],
         scores_type=_TYPE_OF[net.values[net.score_name].dtype],
         logits_type=_TYPE_OF[net.output.dtype],
+        memory=memory,
     )
-    memory = max(made.memory(level) for level in LEVELS)
-    if memory > _MOST_MEMORY:
-        raise ValueError(f"a run would take {memory} bytes, more than {_MOST_MEMORY}: C counts them in int32")
-    return made
 
 
-def _layer(operation: Operation, inputs: list[Value], value: Value, *, matrix: bool = False) -> Layer:
+def _memory(layers: list[Layer], value_bytes: int, able: tuple[str, ...]) -> tuple[int, ...]:
+    """Bytes of a run on each instruction set, 64 of them to align the rest; 0 where the network cannot run."""
+    return tuple(
+        value_bytes + align(max(layer.scratch[layer.built_for[index]] for layer in layers)) + 64 if name in able else 0
+        for index, name in enumerate(INSTRUCTION_SETS)
+    )
+
+
+def _layer(operation: Operation, inputs: list[Value], value: Value, instruction_set: str) -> Layer:
     """One operation by itself."""
-    if type(operation) not in _OPERATION_OF:
+    if type(operation) not in _KIND_OF:
         raise TypeError(f"{operation.name}: the C runtime has no {type(operation).__name__}")
     (channels, rows, columns), out = inputs[0].shape, value.shape
     layer = Layer(
         operation.name,
         value,
-        OPERATIONS.index(_OPERATION_OF[type(operation)]),
+        _KIND_OF[type(operation)],
         source_type=_TYPE_OF[inputs[0].dtype],
         second_type=_TYPE_OF[inputs[-1].dtype],
         target_type=_TYPE_OF[value.dtype],
@@ -148,9 +170,8 @@ def _layer(operation: Operation, inputs: list[Value], value: Value, *, matrix: b
         out_columns=out[2],
     )
     if isinstance(operation, (Conv, Linear)):
-        kernel, why = kernel_for(operation, inputs[0], value, matrix=matrix)
-        weights = weights_for(operation, kernel, value)
-        layer = replace(layer, kernel=KERNELS.index(kernel), weights=weights, why=why)
+        routine, why = routine_for(operation, inputs[0], value, instruction_set)
+        layer = replace(layer, routine=routine, weights=weights_for(operation, routine, value), why=why)
     match operation:
         case Table():
             return replace(layer, weights=operation.table.astype(value.dtype))
@@ -179,7 +200,8 @@ def _layer(operation: Operation, inputs: list[Value], value: Value, *, matrix: b
                 padding_columns=operation.padding[1],
             )
         case Threshold():
-            return replace(layer, **_steps(operation))
+            routine = Routine.NAIVE if instruction_set == "reference" else Routine.SEARCH
+            return replace(layer, routine=routine, **_steps(operation))
         case Affine():
             return replace(layer, scale=operation.scale, shift=operation.shift)
         case Clip():
@@ -192,11 +214,11 @@ def _interleaved(
     layers: list[Layer], inputs: list[tuple[str, ...]], kept: set[str], flattened: set[str]
 ) -> list[Layer]:
     """Let values that a table or matrix layers make and only matrix layers read be (row, column, channel)."""
-    matrix, table = {KERNELS.index("MATRIX"), KERNELS.index("TRITS")}, OPERATIONS.index("TABLE")
-    able = [layer for layer in layers if layer.kernel in matrix or layer.operation == table]
-    makers = {layer.name for layer in able if TYPES[layer.target_type] == "INT8"}
+    matrix = {Routine.MATRIX, Routine.TRITS}
+    able = [layer for layer in layers if layer.routine in matrix or layer.operation == Kind.TABLE]
+    makers = {layer.name for layer in able if layer.target_type == Type.INT8}
     for layer, sources in zip(layers, inputs, strict=True):
-        if layer.kernel not in matrix:
+        if layer.routine not in matrix:
             makers.difference_update(sources)
     makers -= kept | flattened
     return [
@@ -235,7 +257,7 @@ def _steps(operation: Threshold) -> dict[str, object]:
 def _cast(name: str, source: str, value: Value) -> Layer:
     """Integers as floats, for layers with float weights."""
     ones = np.ones(value.shape[0])
-    return _layer(Affine(name, source, ones, 0 * ones), [value], Value(value.shape, "float"))
+    return _layer(Affine(name, source, ones, 0 * ones), [value], Value(value.shape, "float"), "scalar")
 
 
 def _places(layers: list[Layer], inputs: list[tuple[str, ...]], kept: Iterable[str]) -> tuple[dict[str, int], int]:

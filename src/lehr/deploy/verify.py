@@ -25,9 +25,8 @@ from torch import Tensor, nn
 
 from lehr.composed import taken_apart
 from lehr.deploy.build import CompilerError
-from lehr.deploy.cpu import compile
+from lehr.deploy.cpu import available, compile
 from lehr.deploy.integer_net import IntegerNet
-from lehr.deploy.kernels import LEVELS
 from lehr.deploy.operations import Affine, Threshold
 from lehr.layers import AbstractQuantizer
 
@@ -85,14 +84,14 @@ def verify(model: nn.Module | None, net: IntegerNet, images: Tensor, *, qonnx: b
             check = replace(check, ties=sum(is_tie(model, net, image[None]) for image in other))
         yield check
     try:
-        levels = LEVELS[: LEVELS.index(compile(net).level) + 1]
+        instruction_sets = available()[1:]  # without the plain loops, which take a second an image
     except CompilerError as error:
         warnings.warn(f"C is not checked: {error}", stacklevel=2)
-        levels = ()
-    for level in levels:
-        engine = compile(net, kernels=level)
+        instruction_sets = ()
+    for name in instruction_sets:
+        engine = compile(net, instruction_set=name)
         found = _over(lambda x, e=engine: e(x.numpy()), images)
-        yield _compared(f"C, {level}", "the reference run", found, reference, exact=exact)
+        yield _compared(f"C, {name}", "the reference run", found, reference, exact=exact)
     if importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx"):
         yield _compared("ONNX, onnxruntime", "the reference run", _over(_onnx(net), images), reference, exact=exact)
         if qonnx and importlib.util.find_spec("qonnx"):

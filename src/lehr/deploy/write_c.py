@@ -4,7 +4,7 @@
 
     model.h, model.c    the layers and their tables, all constant: they stay in flash on a microcontroller
     test_vector.h       images with the scores of the reference run
-    lehr.h, scalar.c .. the runtime, copied; main.c classifies standard input, test.c runs the test vector
+    lehr.h, lehr.c ..   the runtime, copied; main.c classifies standard input, test.c runs the test vector
     Makefile, README.md how to build and use it; cortex-m4/ shows a bare-metal program
 
 Nothing is allocated: a run needs one block of MODEL_MEMORY bytes; model.h states it for each instruction set.
@@ -15,16 +15,17 @@ from __future__ import annotations
 import math
 import shutil
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from lehr.deploy.build import RUNTIME
+from lehr.deploy.build import RUNTIME, sources
 from lehr.deploy.integer_net import IntegerNet, check_images
-from lehr.deploy.kernels import FIELDS, KERNELS, OPERATIONS, TYPES, Layer
 from lehr.deploy.plan import Plan, plan
+from lehr.deploy.structs import FIELDS, INSTRUCTION_SETS, Areas, Layer, Tables
 from lehr.printable import printable
 
 _C_TYPES = {
@@ -38,13 +39,6 @@ _C_TYPES = {
 # What may stand in C source as it is. `*`, `/`, `\\`, `?` (trigraphs), quotes and line ends of any kind may not.
 _PLAIN = frozenset(string.ascii_letters + string.digits + " _-.,:#()")
 _PLAIN_IN_STRINGS = _PLAIN | frozenset("/*!$%&'+;<=>@[]^`{|}~")
-_ENUMS = {
-    "operation": OPERATIONS,
-    "kernel": KERNELS,
-    "source_type": TYPES,
-    "second_type": TYPES,
-    "target_type": TYPES,
-}
 
 
 def to_c(net: IntegerNet, directory: str | Path, *, images: np.ndarray | torch.Tensor | None = None) -> None:
@@ -58,8 +52,8 @@ def to_c(net: IntegerNet, directory: str | Path, *, images: np.ndarray | torch.T
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     planned = plan(net)
-    sources = [path for path in RUNTIME.glob("*.[ch]") if path.name != "amx.c"]  # that wants its own weights
-    for source in (*sources, *(RUNTIME / "example").glob("*.c"), RUNTIME / "example" / "Makefile"):
+    runtime = [path for path in sources() if path.name != "amx.c"]  # that wants its own weights
+    for source in (*runtime, *(RUNTIME / "example").glob("*.c"), RUNTIME / "example" / "Makefile"):
         shutil.copyfile(source, directory / source.name)
     shutil.copytree(RUNTIME / "example" / "cortex-m4", directory / "cortex-m4", dirs_exist_ok=True)
     _write(directory / "model.h", _header(net, planned))
@@ -88,11 +82,11 @@ def _header(net: IntegerNet, planned: Plan) -> Iterator[str]:
     yield ""
     yield "/* Bytes of memory a run needs. */"
     yield "#if defined(LEHR_HAVE_AVX512)"
-    yield f"#define MODEL_MEMORY {planned.memory('avx512')}"
+    yield f"#define MODEL_MEMORY {planned.memory_on('avx512')}"
     yield "#elif defined(LEHR_HAVE_AVX2)"
-    yield f"#define MODEL_MEMORY {planned.memory('avx2')}"
+    yield f"#define MODEL_MEMORY {planned.memory_on('avx2')}"
     yield "#else"
-    yield f"#define MODEL_MEMORY {planned.memory('scalar')}"
+    yield f"#define MODEL_MEMORY {planned.memory_on('scalar')}"
     yield "#endif"
     yield ""
     yield "extern const lehr_net model;"
@@ -111,11 +105,16 @@ def _model(net: IntegerNet, planned: Plan) -> Iterator[str]:
             if isinstance(value, np.ndarray):
                 yield ""
                 yield from _array(f"{name}_{index}", value)
+            elif isinstance(value, Tables):
+                yield ""
+                yield f"static const lehr_tables {name}_{index} = {{"
+                yield from (f"    {line}," for line in _initialisers(vars(value)))
+                yield "};"
     yield ""
     yield f"static const lehr_layer layers[{len(planned.layers)}] = {{"
     for index, layer in enumerate(planned.layers):
         yield f"    {{ /* {_comment(layer.name)} */"
-        yield from (f"        {line}," for line in _initialisers(index, layer))
+        yield from (f"        {line}," for line in _initialisers(_constants(index, layer)))
         yield "    },"
     yield "};"
     yield ""
@@ -124,8 +123,8 @@ def _model(net: IntegerNet, planned: Plan) -> Iterator[str]:
     yield f"    .count = {len(planned.layers)},"
     for name in ("image_bytes", "value_bytes", "outputs", "scores", "logits"):
         yield f"    .{name} = {getattr(planned, name)},"
-    yield f"    .scores_type = LEHR_{TYPES[planned.scores_type]},"
-    yield f"    .logits_type = LEHR_{TYPES[planned.logits_type]},"
+    types = {"scores_type": planned.scores_type, "logits_type": planned.logits_type}
+    yield from (f"    {line}," for line in _initialisers({**types, "memory": planned.memory}))
     yield "};"
     yield ""
     yield "const char *const model_classes[MODEL_OUTPUTS] = {"
@@ -134,18 +133,46 @@ def _model(net: IntegerNet, planned: Plan) -> Iterator[str]:
     yield "};"
 
 
-def _initialisers(index: int, layer: Layer) -> Iterator[str]:
+def _constants(index: int, layer: Layer) -> dict[str, object]:
+    """The fields of `struct lehr_layer`; an array or a struct is the address of a constant."""
+    constants: dict[str, object] = {}
     for name in FIELDS:
         value = getattr(layer, name)
-        if isinstance(value, np.ndarray):
-            yield f".{name} = {name}_{index}"
-        elif name in _ENUMS:
-            yield f".{name} = LEHR_{_ENUMS[name][value]}"
-        elif isinstance(value, float):
-            if value:
-                yield f".{name} = {_number(np.float32(value))}"
-        elif value:
-            yield f".{name} = {value}"
+        match value:
+            case np.ndarray():
+                constants[name] = f"{name}_{index}"
+            case Tables():
+                constants[name] = f"&{name}_{index}"
+            case None:
+                pass
+            case _:
+                constants[name] = value
+    return constants
+
+
+def _initialisers(fields: Mapping[str, object]) -> Iterator[str]:
+    """`.name = value` for each field; C makes the others zero."""
+    for name, value in fields.items():
+        text = _initialiser(value)
+        if text != "0":
+            yield f".{name} = {text}"
+
+
+def _initialiser(value: object) -> str:
+    """A constant of C. A tuple has a place for each instruction set."""
+    match value:
+        case IntEnum():
+            return f"LEHR_{value.name}"
+        case float():
+            return _number(np.float32(value)) if value else "0"
+        case Areas():
+            return f"{{{', '.join(_initialisers(vars(value)))}}}"
+        case tuple():
+            texts = zip(INSTRUCTION_SETS, map(_initialiser, value), strict=True)
+            some = [f"[LEHR_{name.upper()}] = {text}" for name, text in texts if text not in ("0", "{}")]
+            return f"{{{', '.join(some)}}}" if some else "0"
+        case _:
+            return str(value)
 
 
 def _array(name: str, array: np.ndarray, shape: str | None = None) -> Iterator[str]:
@@ -217,16 +244,16 @@ Image: {channels} x {rows} x {columns} uint8 (channel, row, column). Outputs: {p
 | | bytes |
 |---|---|
 | constants (flash) | {constants:,} |
-| memory of a run, portable C (RAM) | {planned.memory("scalar"):,} |
-| memory of a run, AVX2 | {planned.memory("avx2"):,} |
-| memory of a run, AVX-512 | {planned.memory("avx512"):,} |
+| memory of a run, portable C (RAM) | {planned.memory_on("scalar"):,} |
+| memory of a run, AVX2 | {planned.memory_on("avx2"):,} |
+| memory of a run, AVX-512 | {planned.memory_on("avx512"):,} |
 
 Besides, a run takes less than 4 KB of stack. It allocates nothing.
 
 ## On a computer
 
     make                      # classify, test
-    make check                # {images} images against the reference scores, at every instruction set
+    make check                # {images} images against the reference scores, on every instruction set
     ./classify < image.raw    # the class and the scores of each image
 
 ## In a program
@@ -235,17 +262,17 @@ Besides, a run takes less than 4 KB of stack. It allocates nothing.
 
     static uint64_t memory[(MODEL_MEMORY + 7) / 8];
 
-    lehr_run(&model, image, memory, lehr_best_level());
+    lehr_run(&model, image, memory, lehr_best_instruction_set());
     printf("%s\\n", model_classes[lehr_class(&model, memory)]);
 
-Compile model.c and scalar.c with `-std=c99 -O3 -ffp-contract=off`. On x86-64 add avx2.c (`-mavx2 -mpopcnt`)
-and avx512.c (`-mavx512f -mavx512bw -mavx512vl -mpopcnt`) and give `-DLEHR_HAVE_AVX2 -DLEHR_HAVE_AVX512` to
-all files; the best one is chosen at run time. Threads each need memory of their own; the model is constant
-and shared.
+Compile model.c, lehr.c, reference.c and scalar.c with `-std=c99 -O3 -ffp-contract=off`. On x86-64 add avx2.c
+(`-mavx2 -mpopcnt`) and avx512.c (`-mavx512f -mavx512bw -mavx512vl -mpopcnt`) and give `-DLEHR_HAVE_AVX2
+-DLEHR_HAVE_AVX512` to all files; the best one is chosen at run time. Threads each need memory of their own; the
+model is constant and shared.
 
 ## On a microcontroller
 
-model.c and scalar.c are all: the tables are `const`, so they stay in flash, and `memory` is the only RAM.
+These four files are all: the tables are `const`, so they stay in flash, and `memory` is the only RAM.
 Nothing is prepared at start. The runtime uses memcpy, memset and memmove of the C library, and no floating
 point in a network of integers but the last scale and shift (`lehr_score` does without).
 `make cortex-m4` builds test.c bare metal (gcc-arm-none-eabi, newlib) and runs it in qemu-system-arm as a

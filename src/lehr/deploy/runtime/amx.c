@@ -10,7 +10,7 @@
  * channel) for each pixel.
  *
  * Weights lie as (group, pair of tiles, 64 taps, tile of the pair, taps / 4, 16 outputs, 4 taps), padded with zeros: what
- * the engine prepares when a network is loaded. Trits take two bits, their last two: a byte holds those of four rows of a
+ * kernels.py prepares when a network is loaded. Trits take two bits, their last two: a byte holds those of four rows of a
  * tile, one below the other, the first row's in its highest bits. They are expanded just before use, as reading them costs
  * more than that, and to -64, 0 and 64, as shifting and masking is then all there is to do: sums come out 64 times as
  * large. */
@@ -30,55 +30,13 @@ enum {
     DEPTH = 64,         /* taps of a tile */
     TILE = SIDE * DEPTH,
     UNIT = 64,          /* what trits are multiplied with, */
-    MOST = 1 << 25,     /* and what sums then are below, so that their multiples are int32 */
+    MOST = LEHR_TILE_MOST,
     PAIR = 2 * SIDE,    /* pixels or outputs of the two tiles that are multiplied with two others */
-    STRAIGHT_FROM = 16, /* channels: with fewer, padding to 64 would cost more than a panel */
-    PANEL_PIXELS = 64,  /* of a block, about; more would make a panel too large for the second cache, */
-    BLOCK_PIXELS = 512, /* fewer would have the weights read and expanded too often */
-    SLACK = 16,         /* bytes that may be read or written past an end */
-    STEPS = 18,         /* steps of 64 taps at a time, so that their tiles stay in the first cache, */
+    SLACK = LEHR_TILE_SLACK,
+    STEPS = LEHR_TILE_STEPS, /* steps of 64 taps at a time, so that their tiles stay in the first cache, */
     FEW_STEPS = 9,      /* with room for their neighbours */
     FEW_PIXELS = 64     /* where new ones come soon, as a block has not more pixels */
 };
-
-static inline int32_t up(int32_t n, int32_t multiple)
-{
-    return (n + multiple - 1) / multiple * multiple;
-}
-
-typedef struct shape { /* of one group */
-    int straight;           /* load tiles from the padded source, not from a panel */
-    int32_t channels, deep; /* channels, and padded ones of the padded source */
-    int32_t slice, slices;  /* channels that lie together in it, and how many times */
-    int32_t taps, outs;     /* padded to whole tiles and pairs of tiles */
-    int32_t rows, pixels;   /* output rows of a block; its pixels, padded to pairs of tiles */
-    int32_t planes, plane_rows, plane_columns; /* copies of the padded source */
-} shape;
-
-static shape shape_of(const lehr_layer *layer)
-{
-    const int32_t places = layer->kernel_rows * layer->kernel_columns;
-    shape s;
-    s.channels = layer->channels / layer->groups;
-    s.straight = s.channels >= STRAIGHT_FROM && (layer->out_columns % SIDE == 0 || layer->stride_rows == 1);
-    s.deep = s.straight ? up(s.channels, DEPTH) : s.channels;
-    s.slice = s.straight ? DEPTH : s.channels;
-    s.slices = s.deep / s.slice;
-    s.taps = s.straight ? s.deep * places : up(s.channels * places, DEPTH);
-    s.outs = up(layer->out_channels / layer->groups, PAIR);
-    const int32_t most = s.straight ? BLOCK_PIXELS : PANEL_PIXELS;
-    const int32_t fit = most / layer->out_columns / layer->pool_rows * layer->pool_rows;
-    const int32_t whole = layer->out_rows / layer->pool_rows * layer->pool_rows;
-    s.rows = fit > whole ? whole : fit > 0 ? fit : layer->pool_rows;
-    s.pixels = up(s.rows * layer->out_columns, PAIR);
-    s.planes = s.straight && layer->out_columns % SIDE != 0 ? layer->kernel_columns : 1;
-    s.plane_rows = (layer->out_rows - 1) * layer->stride_rows + (layer->kernel_rows - 1) * layer->dilation_rows + 1;
-    s.plane_columns = layer->out_columns;
-    if (s.planes == 1)
-        s.plane_columns = (layer->out_columns - 1) * layer->stride_columns +
-                          (layer->kernel_columns - 1) * layer->dilation_columns + 1;
-    return s;
-}
 
 /* (channel, pixel) to (pixel, channel). */
 static void interleave(const lehr_layer *layer, const int8_t *source, int8_t *to)
@@ -107,12 +65,12 @@ static void pad_row(const int8_t *from, size_t apart, size_t n, size_t channels,
 }
 
 /* The source of a group with its padding: (slice, plane, row, column, channel of the slice). */
-static void pad(const lehr_layer *layer, const shape *s, const int8_t *source, int8_t *to)
+static void pad(const lehr_layer *layer, const lehr_tiles *s, const int8_t *source, int8_t *to)
 {
-    const int32_t stride = s->planes > 1 ? layer->stride_columns : 1;
+    const int32_t stride = s->shifted ? layer->stride_columns : 1;
     const size_t slice = (size_t)s->slice, apart = (size_t)layer->channels * (size_t)stride;
     for (int32_t part = 0; part < s->slices; part++) {
-        const int32_t left_over = s->channels - part * s->slice;
+        const int32_t left_over = layer->channels / layer->groups - part * s->slice;
         const size_t channels = (size_t)(left_over < s->slice ? left_over : s->slice);
         for (int32_t plane = 0; plane < s->planes; plane++) {
             const int32_t left = plane * layer->dilation_columns - layer->padding_columns;
@@ -140,7 +98,7 @@ static void pad(const lehr_layer *layer, const shape *s, const int8_t *source, i
 
 /* The taps of each pixel of an output row from the padded source. Where it is faster, up to 15 bytes more are copied than
  * belong there: to taps that come next, or that pad, whose weights are zero. */
-static void fill_row(const lehr_layer *layer, const shape *s, const int8_t *padded, int32_t y, int8_t *to)
+static void fill_row(const lehr_layer *layer, const lehr_tiles *s, const int8_t *padded, int32_t y, int8_t *to)
 {
     const int32_t columns = layer->kernel_columns, step = layer->dilation_columns;
     const int32_t runs = step == 1 ? 1 : columns; /* neighbouring columns lie in one run */
@@ -168,7 +126,7 @@ typedef struct operand {
     const uint32_t *offsets; /* of each step */
 } operand;
 
-static const int8_t *tile_of(const lehr_layer *layer, const shape *s, const operand *a, int32_t top, int32_t pixel)
+static const int8_t *tile_of(const lehr_layer *layer, const lehr_tiles *s, const operand *a, int32_t top, int32_t pixel)
 {
     if (!s->straight)
         return a->base + (size_t)pixel * a->line;
@@ -227,7 +185,7 @@ static void multiply(const int8_t *upper, const int8_t *lower, size_t line, cons
 
 /* The sums of a block for a pair of tiles of outputs, (pixel, output). `trits` has room for STEPS pairs of tiles, or is NULL
  * for int8 weights. */
-static void multiply_block(const lehr_layer *layer, const shape *s, const operand *a, int32_t top, const uint8_t *weights,
+static void multiply_block(const lehr_layer *layer, const lehr_tiles *s, const operand *a, int32_t top, const uint8_t *weights,
                            int8_t *trits, int32_t *sums)
 {
     const int32_t steps = s->taps / DEPTH, most = s->pixels <= FEW_PIXELS ? FEW_STEPS : STEPS;
@@ -330,7 +288,7 @@ static void finish(const lehr_layer *layer, int32_t group, int32_t top, int32_t 
                 cut_line(layer, n, most, cuts, directions, values);
                 most = values;
             }
-            for (int32_t i = 0; i < n && layer->steps == 0 && layer->kernel == LEHR_TRITS; i++)
+            for (int32_t i = 0; i < n && layer->steps == 0 && layer->routine == LEHR_TRITS; i++)
                 most[i] /= UNIT;
             for (int32_t i = 0; i < n; i++)
                 if (layer->target_interleaved)
@@ -340,37 +298,13 @@ static void finish(const lehr_layer *layer, int32_t group, int32_t top, int32_t 
         }
 }
 
-typedef struct areas { /* offsets in scratch, in bytes */
-    size_t values, padded, panel, offsets, trits, sums, cuts, directions, total;
-} areas;
-
-static areas areas_of(const lehr_layer *layer)
-{
-    const shape s = shape_of(layer);
-    const size_t outs = (size_t)(layer->out_channels / layer->groups), word = sizeof(int32_t);
-    const size_t elements = (size_t)layer->channels * (size_t)layer->rows * (size_t)layer->columns;
-    const size_t plane = (size_t)s.plane_rows * (size_t)s.plane_columns; /* its last tile may reach 15 pixels further */
-    const size_t padded = ((size_t)s.planes * plane + SIDE) * (size_t)s.deep;
-    areas a;
-    a.values = 0;
-    a.padded = a.values + (layer->source_interleaved ? 0 : (elements + 63) / 64 * 64);
-    a.panel = a.padded + (padded + SLACK + 63) / 64 * 64;
-    a.trits = a.panel + (s.straight ? 0 : (size_t)s.pixels * (size_t)s.taps + 64);
-    a.sums = a.trits + (layer->kernel == LEHR_TRITS ? STEPS * 2 * TILE : 0);
-    a.offsets = a.sums + (size_t)s.pixels * PAIR * word;
-    a.cuts = a.offsets + (size_t)(s.taps / DEPTH) * word;
-    a.directions = a.cuts + (size_t)layer->steps * outs * word;
-    a.total = a.directions + outs * word;
-    return a;
-}
-
 /* Where each step of 64 taps starts, seen from a tile's first line. */
-static void find_steps(const lehr_layer *layer, const shape *s, uint32_t *offsets)
+static void find_steps(const lehr_layer *layer, const lehr_tiles *s, uint32_t *offsets)
 {
     const int32_t places = layer->kernel_rows * layer->kernel_columns;
     for (int32_t i = 0; i < s->taps / DEPTH; i++) {
         const int32_t place = i % places, ky = place / layer->kernel_columns, kx = place % layer->kernel_columns;
-        const int32_t right = s->planes > 1 ? kx * s->plane_rows * s->plane_columns : kx * layer->dilation_columns;
+        const int32_t right = s->shifted ? kx * s->plane_rows * s->plane_columns : kx * layer->dilation_columns;
         const int32_t pixel = ky * layer->dilation_rows * s->plane_columns + right;
         const int32_t slice = i / places * s->planes * s->plane_rows * s->plane_columns;
         offsets[i] = (uint32_t)((s->straight ? slice + pixel : i) * DEPTH);
@@ -385,17 +319,16 @@ static int32_t cut_at(int32_t threshold, int times_unit)
     return (threshold < -MOST ? -MOST : threshold > MOST - 1 ? MOST - 1 : threshold) * UNIT;
 }
 
-void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, void *scratch)
+static void amx_matrix(const lehr_layer *layer, const void *source, void *target, void *scratch)
 {
-    const shape s = shape_of(layer);
-    const areas a = areas_of(layer);
+    const lehr_tiles s = *layer->tiles;
     uint8_t *const base = scratch;
-    int8_t *const padded = (int8_t *)base + a.padded, *const panel = (int8_t *)base + a.panel;
-    int8_t *const trits = layer->kernel == LEHR_TRITS ? (int8_t *)base + a.trits : NULL;
-    int32_t *sums = (int32_t *)(void *)(base + a.sums), *cuts = (int32_t *)(void *)(base + a.cuts);
-    int32_t *directions = (int32_t *)(void *)(base + a.directions);
-    uint32_t *offsets = (uint32_t *)(void *)(base + a.offsets);
-    const int32_t apart = s.planes > 1 ? s.slice : s.slice * layer->stride_columns;
+    int8_t *const padded = (int8_t *)base + s.padded, *const panel = (int8_t *)base + s.panel;
+    int8_t *const trits = layer->routine == LEHR_TRITS ? (int8_t *)base + s.trits : NULL;
+    int32_t *sums = (int32_t *)(void *)(base + s.sums), *cuts = (int32_t *)(void *)(base + s.cuts);
+    int32_t *directions = (int32_t *)(void *)(base + s.directions);
+    uint32_t *offsets = (uint32_t *)(void *)(base + s.offsets);
+    const int32_t apart = s.shifted ? s.slice : s.slice * layer->stride_columns;
     const operand lines = {s.straight ? padded : panel, (size_t)(s.straight ? apart : s.taps), offsets};
     const int32_t outs = layer->out_channels / layer->groups, columns = layer->out_columns;
     const int32_t last = layer->out_rows / layer->pool_rows * layer->pool_rows;
@@ -409,13 +342,24 @@ void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, 
         uint8_t rows[16];
     } tiles = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
 
+    /* areas in their order; a tile may reach SIDE pixels past the last plane, fill_row SLACK bytes past a panel */
+    LEHR_ASSERT(layer->source_interleaved ||
+                (size_t)layer->channels * (size_t)layer->rows * (size_t)layer->columns <= s.padded - s.values);
+    LEHR_ASSERT(((size_t)s.planes * (size_t)s.plane_rows * (size_t)s.plane_columns + SIDE) * (size_t)s.deep + SLACK <=
+                s.panel - s.padded);
+    LEHR_ASSERT(s.straight || (size_t)s.pixels * (size_t)s.taps + SLACK <= s.trits - s.panel);
+    LEHR_ASSERT(trits == NULL || STEPS * 2 * TILE <= s.sums - s.trits);
+    LEHR_ASSERT((size_t)s.pixels * PAIR * sizeof *sums <= s.offsets - s.sums);
+    LEHR_ASSERT((size_t)(s.taps / DEPTH) * sizeof *offsets <= s.cuts - s.offsets);
+    LEHR_ASSERT((size_t)(layer->steps * outs) * sizeof *cuts <= s.directions - s.cuts);
+    LEHR_ASSERT((size_t)outs * sizeof *directions <= layer->scratch[LEHR_AMX] - s.directions);
     if (!layer->source_interleaved) {
-        values = (const int8_t *)base + a.values;
-        interleave(layer, source, (int8_t *)base + a.values);
+        values = (const int8_t *)base + s.values;
+        interleave(layer, source, (int8_t *)base + s.values);
     }
     find_steps(layer, &s, offsets);
     _tile_loadconfig(&tiles);
-    for (int32_t group = 0; group < layer->groups; group++, weights += pair_bytes * (size_t)s.outs / PAIR, values += s.channels) {
+    for (int32_t group = 0; group < layer->groups; group++, weights += pair_bytes * (size_t)s.outs / PAIR, values += layer->channels / layer->groups) {
         for (int32_t i = 0; i < outs && layer->steps > 0; i++) {
             directions[i] = layer->directions[group * outs + i];
             for (int32_t k = 0; k < layer->steps; k++)
@@ -435,12 +379,7 @@ void lehr_amx_matrix(const lehr_layer *layer, const void *source, void *target, 
     _tile_release();
 }
 
-size_t lehr_amx_scratch(const lehr_layer *layer)
-{
-    return areas_of(layer).total;
-}
-
-/* What lehr_bit_planes makes, 32 trits at a time. */
+/* What bit_planes of bits.inc makes, 32 trits at a time. */
 static void bit_planes(const int8_t *trits, size_t n, uint32_t *planes)
 {
     for (size_t first = 0; first < n; first += 32, planes += 4) {
@@ -451,12 +390,13 @@ static void bit_planes(const int8_t *trits, size_t n, uint32_t *planes)
     }
 }
 
-/* Bit-planes (bits.h) with an instruction that counts: a block of outputs is one vector. */
-void lehr_amx_bits(const lehr_layer *layer, const void *source, void *target, void *scratch)
+/* Bit-planes (bits.inc) with an instruction that counts: a block of outputs is one vector. */
+static void amx_bits(const lehr_layer *layer, const void *source, void *target, void *scratch)
 {
     enum { AHEAD = 32 }; /* words; weights are long and far away */
-    const int32_t words = (layer->channels + 31) / 32;
+    const int32_t words = layer->words;
     const int32_t *weights = layer->weights, *values = scratch;
+    LEHR_ASSERT(layer->channels <= 32 * words && (size_t)words * 16 <= layer->scratch[LEHR_AMX]);
     bit_planes(source, (size_t)layer->channels, scratch);
     for (int32_t block = 0; block < layer->out_channels; block += LEHR_BITS_OUTPUTS) {
         __m512i both = _mm512_setzero_si512(), differ = both;
@@ -475,6 +415,12 @@ void lehr_amx_bits(const lehr_layer *layer, const void *source, void *target, vo
             lehr_finish_int(layer, block + i, &sums[i], 1, target, (size_t)(block + i));
     }
 }
+
+lehr_routine_function *const lehr_amx_routines[LEHR_ROUTINES] = {
+    [LEHR_MATRIX] = amx_matrix,
+    [LEHR_TRITS] = amx_matrix,
+    [LEHR_BITS] = amx_bits,
+};
 
 int lehr_amx_usable(void)
 {

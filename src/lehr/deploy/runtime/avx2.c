@@ -1,15 +1,16 @@
-/* The kernels of tables.h, bits.h and direct.h on vectors of 32 bytes. Compile this file alone with -mavx2. */
+/* The routines on vectors of 32 bytes. Compile this file alone with -mavx2. */
 #ifdef LEHR_HAVE_AVX2
 
 #include "lehr.h"
 #include <immintrin.h>
 
-typedef uint16_t lanes __attribute__((vector_size(32)));
+typedef uint16_t vector __attribute__((vector_size(32)));
 
-#define VECTOR lanes
+#define INSTRUCTION_SET LEHR_AVX2
+#define VECTOR vector
 #define VECTOR_BYTES 32
 #define SHIFT(x, n) ((x) >> (n))
-#define MOST(a, b) ((lanes)_mm256_max_epu16((__m256i)(a), (__m256i)(b)))
+#define MOST(a, b) ((vector)_mm256_max_epu16((__m256i)(a), (__m256i)(b)))
 /* gcc would otherwise reorder the additions of an unrolled loop and run out of registers: 1.3 times slower */
 #define KEEP(a, b) __asm__("" : "+x"(a), "+x"(b))
 #define IN_ORDER __asm__ volatile("" ::: "memory")
@@ -17,15 +18,24 @@ typedef uint16_t lanes __attribute__((vector_size(32)));
 #define OPAQUE(x) __asm__("" : "+r"(x))
 #endif
 #define PREFETCH(x) __builtin_prefetch(x)
-#define NAME(x) avx2_##x
-#include "tables.h"
-#include "bits.h"
+#define TERNARY avx2_ternary
+#define WIDE avx2_wide
+#define BITS avx2_bits
+#define DIRECT avx2_direct
+#include "lanes.inc"
+#include "planes.inc"
+#include "tables.inc"
+#include "ternary.inc"
+#include "wide.inc"
+#include "bits.inc"
+#include "direct.inc"
 
-#define DIRECT_KERNEL avx2_direct
-#include "direct_all.h"
-
-const lehr_kernels lehr_avx2_kernels = {avx2_direct, avx2_ternary,         avx2_wide,
-                                        avx2_bits,   avx2_ternary_scratch, avx2_wide_scratch};
+lehr_routine_function *const lehr_avx2_routines[LEHR_ROUTINES] = {
+    [LEHR_DIRECT] = avx2_direct,
+    [LEHR_TERNARY] = avx2_ternary,
+    [LEHR_WIDE] = avx2_wide,
+    [LEHR_BITS] = avx2_bits,
+};
 
 #else
 typedef int lehr_without_avx2; /* C99 wants a declaration in every file */

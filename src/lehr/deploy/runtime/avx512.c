@@ -1,29 +1,39 @@
-/* The kernels of tables.h, bits.h and direct.h on vectors of 64 bytes. Compile this file alone with -mavx512f -mavx512bw -mavx512vl. */
+/* The routines on vectors of 64 bytes. Compile this file alone with -mavx512f -mavx512bw -mavx512vl. */
 #ifdef LEHR_HAVE_AVX512
 
 #include "lehr.h"
 #include <immintrin.h>
 
-typedef uint16_t lanes __attribute__((vector_size(64)));
+typedef uint16_t vector __attribute__((vector_size(64)));
 
-#define VECTOR lanes
+#define INSTRUCTION_SET LEHR_AVX512
+#define VECTOR vector
 #define VECTOR_BYTES 64
 #define SHIFT(x, n) ((x) >> (n))
-#define MOST(a, b) ((lanes)_mm512_max_epu16((__m512i)(a), (__m512i)(b)))
+#define MOST(a, b) ((vector)_mm512_max_epu16((__m512i)(a), (__m512i)(b)))
 /* gcc would otherwise reorder the additions of an unrolled loop and run out of registers: 1.3 times slower */
 #define KEEP(a, b) __asm__("" : "+v"(a), "+v"(b))
 #define IN_ORDER __asm__ volatile("" ::: "memory")
 #define OPAQUE(x) __asm__("" : "+r"(x))
 #define PREFETCH(x) __builtin_prefetch(x)
-#define NAME(x) avx512_##x
-#include "tables.h"
-#include "bits.h"
+#define TERNARY avx512_ternary
+#define WIDE avx512_wide
+#define BITS avx512_bits
+#define DIRECT avx512_direct
+#include "lanes.inc"
+#include "planes.inc"
+#include "tables.inc"
+#include "ternary.inc"
+#include "wide.inc"
+#include "bits.inc"
+#include "direct.inc"
 
-#define DIRECT_KERNEL avx512_direct
-#include "direct_all.h"
-
-const lehr_kernels lehr_avx512_kernels = {avx512_direct, avx512_ternary,         avx512_wide,
-                                        avx512_bits,   avx512_ternary_scratch, avx512_wide_scratch};
+lehr_routine_function *const lehr_avx512_routines[LEHR_ROUTINES] = {
+    [LEHR_DIRECT] = avx512_direct,
+    [LEHR_TERNARY] = avx512_ternary,
+    [LEHR_WIDE] = avx512_wide,
+    [LEHR_BITS] = avx512_bits,
+};
 
 #else
 typedef int lehr_without_avx512; /* C99 wants a declaration in every file */

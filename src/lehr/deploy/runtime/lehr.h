@@ -3,15 +3,25 @@
  * A network is constant data: an array of layers, each with its shapes and tables. Values live in one block of memory
  * that the caller gives (lehr_memory says how large); nothing is allocated, and one block serves one thread.
  *
- *     lehr_run(&net, image, memory, level);   image: uint8, (channel, row, column)
+ *     lehr_run(&net, image, memory, lehr_best_instruction_set());   image: uint8, (channel, row, column)
  *
- * Values are planar, (channel, row, column), without padding. scalar.c defines every operation; the other files hold
- * faster kernels with the same results bit for bit. */
+ * Values are planar, (channel, row, column), without padding. reference.c defines every operation in plain loops; the
+ * other files hold faster routines with the same results bit for bit. docs/kernels.md of lehr derives them.
+ *
+ * The Python side (structs.py, scratch.py) writes these structs and computes every size in them. C trusts them; with
+ * -DLEHR_DEBUG it stops where one of them is too small. */
 #ifndef LEHR_H
 #define LEHR_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+#ifdef LEHR_DEBUG
+#include <assert.h>
+#define LEHR_ASSERT(condition) assert(condition)
+#else
+#define LEHR_ASSERT(condition) ((void)0)
+#endif
 
 enum lehr_operation {
     LEHR_TABLE,     /* target = weights[channel][pixel] */
@@ -27,23 +37,66 @@ enum lehr_operation {
 
 enum lehr_type { LEHR_INT8, LEHR_INT16, LEHR_INT32, LEHR_FLOAT };
 
-/* How sums are made, which is also how their weights are laid out. */
-enum lehr_kernel {
-    LEHR_DIRECT,  /* int8 or float weights (out, in / groups, row, column): any case */
-    LEHR_TERNARY, /* look-up tables, weights and values in {-1, 0, 1} (see tables.h) */
-    LEHR_WIDE,    /* look-up tables, weights in {-1, 0, 1}, sums in int16 */
-    LEHR_MATRIX,  /* matrix tiles, int8 weights and values (see amx.c) */
-    LEHR_TRITS,   /* the same with weights in {-1, 0, 1}, two bits each */
-    LEHR_BITS     /* linear, weights and values in {-1, 0, 1}: uint32, a bit for each of 32 inputs, (block of outputs,
-                     inputs / 32, {nonzero, negative}, output of the block) */
+/* The function that computes a layer, which also says how its weights are laid out. */
+enum lehr_routine {
+    LEHR_NAIVE,   /* the loops of reference.c: one operation each; int8 or float weights (out, in / groups, row, column) */
+    LEHR_DIRECT,  /* direct.inc: the same sums a row at a time, for any weights and values; the same weights */
+    LEHR_TERNARY, /* ternary.inc: look-up tables, weights and values in {-1, 0, 1} */
+    LEHR_WIDE,    /* wide.inc: look-up tables, weights in {-1, 0, 1}, sums in int16 */
+    LEHR_MATRIX,  /* amx.c: matrix tiles, int8 weights and values */
+    LEHR_TRITS,   /* amx.c: the same with weights in {-1, 0, 1}, two bits each */
+    LEHR_BITS,    /* bits.inc: linear, weights and values in {-1, 0, 1}: uint32, a bit for each of 32 inputs, (block of
+                     outputs, inputs / 32, {nonzero, negative}, output of the block) */
+    LEHR_SEARCH,  /* scalar.c: LEHR_THRESHOLD, by halving */
+    LEHR_ROUTINES
 };
-enum { LEHR_BITS_OUTPUTS = 16 };
 
-/* Instruction sets, slowest first. */
-enum lehr_level { LEHR_SCALAR, LEHR_AVX2, LEHR_AVX512, LEHR_AMX, LEHR_LEVELS };
+/* Instruction sets, slowest first. Each has routines of its own and uses those of the ones before it for the rest. */
+enum lehr_instruction_set { LEHR_REFERENCE, LEHR_SCALAR, LEHR_AVX2, LEHR_AVX512, LEHR_AMX, LEHR_INSTRUCTION_SETS };
+
+/* What Python and C both must know to lay out weights and scratch. */
+enum {
+    LEHR_BITS_OUTPUTS = 16, /* outputs of a block of LEHR_BITS */
+    LEHR_BLOCK = 32,        /* weight triples of a block of LEHR_TERNARY and LEHR_WIDE */
+    LEHR_TILE_STEPS = 18,   /* steps of 64 taps whose weights LEHR_TRITS expands at a time */
+    LEHR_TILE_SLACK = 16,   /* bytes that LEHR_MATRIX and LEHR_TRITS may read or write past an end */
+    LEHR_TILE_MOST = 1 << 25 /* what sums of LEHR_TRITS are below: 64 times as much is int32 */
+};
+
+/* Where a look-up routine keeps what: offsets in scratch, in bytes, for the vectors of one instruction set. */
+typedef struct lehr_areas {
+    uint32_t planes, tables, sums, starts, kept, masks, values;
+    uint32_t mask; /* bytes of one mask */
+} lehr_areas;
+
+/* What LEHR_TERNARY and LEHR_WIDE make of a layer's source: planes (see planes.inc). */
+typedef struct lehr_tables {
+    int32_t triples;     /* weight triples of an output, an even number */
+    int32_t shifts;      /* whether the planes of a channel are shifts of one another */
+    int32_t paired;      /* whether a byte holds a pixel and the one below it, for a pool of 2 x 2 */
+    int32_t step;        /* source rows from one row of a plane to the next */
+    int32_t residues;    /* planes that together hold all rows: those from row 0, 1, .. on */
+    int32_t plane_rows;
+    uint32_t margin;     /* elements before the first row of a plane, and as many after the last */
+    uint32_t plane_size; /* elements of a plane, with its margins */
+    uint32_t plane_count;
+    lehr_areas areas[LEHR_INSTRUCTION_SETS];
+} lehr_tables;
+
+/* What LEHR_MATRIX and LEHR_TRITS make of one group of a layer (see amx.c). */
+typedef struct lehr_tiles {
+    int32_t straight;     /* load tiles from the padded source, not from a panel */
+    int32_t shifted;      /* of which there is one copy for each column of the kernel, one element for each output column */
+    int32_t deep;         /* channels of the padded source */
+    int32_t slice, slices; /* channels that lie together in it, and how many times */
+    int32_t taps, outs;   /* padded to whole tiles and pairs of tiles */
+    int32_t rows, pixels; /* output rows of a block; its pixels, padded to pairs of tiles */
+    int32_t planes, plane_rows, plane_columns; /* copies of the padded source */
+    uint32_t values, padded, panel, trits, sums, offsets, cuts, directions; /* offsets in scratch, in bytes */
+} lehr_tiles;
 
 typedef struct lehr_layer {
-    int32_t operation, kernel;
+    int32_t operation, routine;
     int32_t source_type, second_type, target_type;
     uint32_t source, second, target;             /* offsets in memory, in bytes */
     int32_t channels, rows, columns;             /* shape of the source */
@@ -53,12 +106,17 @@ typedef struct lehr_layer {
     int32_t groups, pool_rows, pool_columns;
     int32_t source_interleaved, target_interleaved; /* (row, column, channel); only for matrix layers */
     int32_t steps; /* number of thresholds per channel; 0: the sums are the result */
+    int32_t words; /* of 32 inputs, for LEHR_BITS */
     float low, high;
     const void *weights;
     const void *thresholds; /* (channel, steps): int32, or float for a float source */
     const int8_t *directions;
     const int16_t *levels; /* steps + 1 */
     const float *scale, *shift;
+    const lehr_tables *tables;
+    const lehr_tiles *tiles;
+    int32_t built_for[LEHR_INSTRUCTION_SETS]; /* for each that a run may have: the one whose routine runs the layer */
+    uint32_t scratch[LEHR_INSTRUCTION_SETS];  /* bytes of scratch the routine of each needs */
 } lehr_layer;
 
 typedef struct lehr_net {
@@ -68,43 +126,39 @@ typedef struct lehr_net {
     int32_t outputs;                        /* number of classes */
     uint32_t scores, logits;                /* offsets of the integers before the last affine map, and of its result */
     int32_t scores_type, logits_type;       /* LEHR_FLOAT scores: the network has no integer scores */
+    uint32_t memory[LEHR_INSTRUCTION_SETS]; /* bytes a run needs: values, scratch and 64 to align them; 0: laid out for others */
 } lehr_net;
 
-/* The fastest level this processor has and this build contains. */
-int lehr_best_level(void);
+/* The fastest instruction set this processor has and this build contains. */
+int lehr_best_instruction_set(void);
 
-/* Bytes of memory a run needs: the values and the scratch of the largest layer. */
-size_t lehr_memory(const lehr_net *net, int level);
+/* Bytes of memory a run needs; 0 if the network is laid out for other instruction sets. */
+size_t lehr_memory(const lehr_net *net, int instruction_set);
 
 /* Run one image. Afterwards lehr_score and lehr_logit tell its results. */
-void lehr_run(const lehr_net *net, const uint8_t *image, void *memory, int level);
+void lehr_run(const lehr_net *net, const uint8_t *image, void *memory, int instruction_set);
 
 int32_t lehr_score(const lehr_net *net, const void *memory, int32_t index);
 float lehr_logit(const lehr_net *net, const void *memory, int32_t index);
 int32_t lehr_class(const lehr_net *net, const void *memory); /* the first of the largest logits */
 
 /* Run `count` images; either result, (image, output), may be NULL. */
-void lehr_run_batch(const lehr_net *net, const uint8_t *images, size_t count, void *memory, int level, int32_t *scores,
-                    float *logits);
+void lehr_run_batch(const lehr_net *net, const uint8_t *images, size_t count, void *memory, int instruction_set,
+                    int32_t *scores, float *logits);
 
 /* ---- inside the runtime ---- */
 
-/* A kernel makes the result of one convolution or linear layer. `scratch` is aligned to 64 bytes. */
-typedef void lehr_kernel_function(const lehr_layer *layer, const void *source, void *target, void *scratch);
-typedef size_t lehr_scratch_function(const lehr_layer *layer);
+/* A routine computes one layer. `scratch` is aligned to 64 bytes. */
+typedef void lehr_routine_function(const lehr_layer *layer, const void *source, void *target, void *scratch);
 
-typedef struct lehr_kernels {
-    lehr_kernel_function *direct, *ternary, *wide, *bits;
-    lehr_scratch_function *ternary_scratch, *wide_scratch;
-} lehr_kernels;
+/* LEHR_NAIVE, for every operation; only LEHR_ADD reads `second`. */
+void lehr_naive(const lehr_layer *layer, const void *source, const void *second, void *target);
 
-extern const lehr_kernels lehr_scalar_kernels;
-extern const lehr_kernels lehr_avx2_kernels;   /* only with -DLEHR_HAVE_AVX2 */
-extern const lehr_kernels lehr_avx512_kernels; /* only with -DLEHR_HAVE_AVX512 */
-
-/* Only with -DLEHR_HAVE_AMX; all other layers run as with AVX-512. */
-lehr_kernel_function lehr_amx_matrix, lehr_amx_bits;
-lehr_scratch_function lehr_amx_scratch;
+/* The routines that each instruction set has of its own; NULL for others. */
+extern lehr_routine_function *const lehr_scalar_routines[LEHR_ROUTINES];
+extern lehr_routine_function *const lehr_avx2_routines[LEHR_ROUTINES];   /* only with -DLEHR_HAVE_AVX2 */
+extern lehr_routine_function *const lehr_avx512_routines[LEHR_ROUTINES]; /* only with -DLEHR_HAVE_AVX512 */
+extern lehr_routine_function *const lehr_amx_routines[LEHR_ROUTINES];    /* only with -DLEHR_HAVE_AMX */
 int lehr_amx_usable(void);
 
 #endif

@@ -5,36 +5,7 @@
 #define LEHR_SUMS_H
 
 #include "lehr.h"
-#include <string.h>
-
-/* The last bits of the eight bytes of a word, that of the first byte in memory first. The factor moves byte i's to
- * 56 + i, and nothing else there. */
-static inline uint32_t lehr_last_bits(uint64_t word)
-{
-    const uint64_t one = 1;
-    const int little = *(const uint8_t *)&one;
-    const uint64_t factor = little ? UINT64_C(0x0102040810204080) : UINT64_C(0x8040201008040201);
-    return (uint32_t)((word & UINT64_C(0x0101010101010101)) * factor >> 56);
-}
-
-/* Trits as bits, nonzero and negative, trit k being bit k % 32 of word k / 32: (word, {nonzero, negative}, twice). */
-static inline void lehr_bit_planes(const int8_t *trits, size_t n, uint32_t *planes)
-{
-    for (size_t first = 0; first < n; first += 32, planes += 4) {
-        uint32_t nonzero = 0, negative = 0;
-        for (size_t at = first; at < first + 32 && at < n; at += 8) {
-            uint64_t eight = 0;
-            if (n - at >= 8)
-                memcpy(&eight, trits + at, 8);
-            else
-                memcpy(&eight, trits + at, n - at);
-            nonzero |= lehr_last_bits(eight) << (at - first); /* the last bit tells nonzero, the first the sign */
-            negative |= lehr_last_bits(eight >> 7) << (at - first);
-        }
-        planes[0] = planes[1] = nonzero;
-        planes[2] = planes[3] = negative;
-    }
-}
+#include "values.h"
 
 /* Number of thresholds that `sum` reaches; they ascend. Halving without branches, which nobody could predict. */
 #define LEHR_DEFINE_CODE(NAME, TYPE)                                                \
@@ -49,16 +20,6 @@ static inline void lehr_bit_planes(const int8_t *trits, size_t n, uint32_t *plan
     }
 LEHR_DEFINE_CODE(lehr_code_int, int32_t)
 LEHR_DEFINE_CODE(lehr_code_float, float)
-
-static inline void lehr_store(int32_t type, void *target, size_t at, int32_t value)
-{
-    switch (type) {
-    case LEHR_INT8: ((int8_t *)target)[at] = (int8_t)value; break;
-    case LEHR_INT16: ((int16_t *)target)[at] = (int16_t)value; break;
-    case LEHR_INT32: ((int32_t *)target)[at] = value; break;
-    default: ((float *)target)[at] = (float)value; break;
-    }
-}
 
 /* Sums of one channel, `n` neighbours from element `at` of the target on. */
 static inline void lehr_finish_int(const lehr_layer *layer, int32_t channel, const int32_t *sums, int32_t n,

@@ -8,15 +8,15 @@ static uint8_t image[MODEL_CHANNELS * MODEL_ROWS * MODEL_COLUMNS];
 
 int main(void)
 {
-    const int level = lehr_best_level();
-    if (lehr_memory(&model, level) > sizeof memory) {
+    const int instruction_set = lehr_best_instruction_set();
+    if (lehr_memory(&model, instruction_set) > sizeof memory) {
         fprintf(stderr, "MODEL_MEMORY is %lu, the model needs %lu\n", (unsigned long)sizeof memory,
-                (unsigned long)lehr_memory(&model, level));
+                (unsigned long)lehr_memory(&model, instruction_set));
         return 1;
     }
     size_t bytes;
     while ((bytes = fread(image, 1, sizeof image, stdin)) == sizeof image) {
-        lehr_run(&model, image, memory, level);
+        lehr_run(&model, image, memory, instruction_set);
         printf("%s:", model_classes[lehr_class(&model, memory)]);
         for (int32_t i = 0; i < MODEL_OUTPUTS; i++)
             if (model.scores_type == LEHR_FLOAT)

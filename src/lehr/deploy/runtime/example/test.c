@@ -1,4 +1,4 @@
-/* Run the test vector at every level this processor has and compare with the scores of the reference run. */
+/* Run the test vector on every instruction set this processor has and compare with the scores of the reference run. */
 #include "model.h"
 #include "test_vector.h"
 #include <stdio.h>
@@ -17,22 +17,23 @@ static int equal(int32_t image, int32_t i)
 
 int main(void)
 {
+    const int best = lehr_best_instruction_set();
     int differ = 0;
-    for (int level = LEHR_SCALAR; level <= lehr_best_level(); level++) {
-        if (lehr_memory(&model, level) > sizeof memory) {
-            printf("level %d needs %lu bytes, more than the %lu stated\n", level,
-                   (unsigned long)lehr_memory(&model, level), (unsigned long)sizeof memory);
+    for (int instruction_set = LEHR_SCALAR; instruction_set <= best; instruction_set++) {
+        if (lehr_memory(&model, instruction_set) > sizeof memory) {
+            printf("instruction set %d needs %lu bytes, more than the %lu stated\n", instruction_set,
+                   (unsigned long)lehr_memory(&model, instruction_set), (unsigned long)sizeof memory);
             return 1;
         }
         for (int32_t image = 0; image < TEST_IMAGES; image++) {
             int same = 1;
-            lehr_run(&model, test_images[image], memory, level);
+            lehr_run(&model, test_images[image], memory, instruction_set);
             for (int32_t i = 0; i < MODEL_OUTPUTS; i++)
                 same &= equal(image, i);
             differ += !same;
         }
     }
-    printf("%d images, %d levels, %lu bytes of memory: %d differ\n", TEST_IMAGES, lehr_best_level() + 1,
+    printf("%d images, %d instruction sets, %lu bytes of memory: %d differ\n", TEST_IMAGES, best - LEHR_SCALAR + 1,
            (unsigned long)sizeof memory, differ);
     return differ != 0;
 }

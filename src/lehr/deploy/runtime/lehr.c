@@ -1,0 +1,96 @@
+/* Run a network: layer after layer, each by its routine. */
+#include "lehr.h"
+#include "values.h"
+
+/* The routines of each instruction set; those of a file that is not built are not there. */
+static lehr_routine_function *const *const routines[LEHR_INSTRUCTION_SETS] = {
+    [LEHR_SCALAR] = lehr_scalar_routines,
+#ifdef LEHR_HAVE_AVX2
+    [LEHR_AVX2] = lehr_avx2_routines,
+#endif
+#ifdef LEHR_HAVE_AVX512
+    [LEHR_AVX512] = lehr_avx512_routines,
+#endif
+#ifdef LEHR_HAVE_AMX
+    [LEHR_AMX] = lehr_amx_routines,
+#endif
+};
+
+/* An instruction set uses routines of those before it, so it counts only if they are built too. */
+int lehr_best_instruction_set(void)
+{
+#ifdef LEHR_HAVE_AVX2
+#ifdef LEHR_HAVE_AVX512
+#ifdef LEHR_HAVE_AMX
+    if (lehr_amx_usable())
+        return LEHR_AMX;
+#endif
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        return LEHR_AVX512;
+#endif
+    if (__builtin_cpu_supports("avx2"))
+        return LEHR_AVX2;
+#endif
+    return LEHR_SCALAR;
+}
+
+size_t lehr_memory(const lehr_net *net, int instruction_set)
+{
+    return net->memory[instruction_set];
+}
+
+static uint8_t *aligned(const void *memory)
+{
+    return (uint8_t *)(((uintptr_t)memory + 63) / 64 * 64);
+}
+
+void lehr_run(const lehr_net *net, const uint8_t *image, void *memory, int instruction_set)
+{
+    uint8_t *values = aligned(memory), *scratch = values + net->value_bytes;
+    LEHR_ASSERT(net->memory[instruction_set] > 0 && net->value_bytes % 64 == 0);
+    for (int32_t i = 0; i < net->count; i++) {
+        const lehr_layer *layer = &net->layers[i];
+        const int32_t built_for = layer->built_for[instruction_set];
+        const void *source = layer->operation == LEHR_TABLE ? image : values + layer->source;
+        LEHR_ASSERT(net->value_bytes + layer->scratch[built_for] + 63 < net->memory[instruction_set]);
+        if (layer->routine == LEHR_NAIVE) {
+            lehr_naive(layer, source, values + layer->second, values + layer->target);
+        } else {
+            LEHR_ASSERT(routines[built_for] != NULL && routines[built_for][layer->routine] != NULL);
+            routines[built_for][layer->routine](layer, source, values + layer->target, scratch);
+        }
+    }
+}
+
+int32_t lehr_score(const lehr_net *net, const void *memory, int32_t index)
+{
+    return lehr_load_int(net->scores_type, aligned(memory) + net->scores, (size_t)index);
+}
+
+float lehr_logit(const lehr_net *net, const void *memory, int32_t index)
+{
+    return lehr_load_float(net->logits_type, aligned(memory) + net->logits, (size_t)index);
+}
+
+int32_t lehr_class(const lehr_net *net, const void *memory)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < net->outputs; i++)
+        if (lehr_logit(net, memory, i) > lehr_logit(net, memory, best))
+            best = i;
+    return best;
+}
+
+void lehr_run_batch(const lehr_net *net, const uint8_t *images, size_t count, void *memory, int instruction_set,
+                    int32_t *scores, float *logits)
+{
+    for (size_t i = 0; i < count; i++) {
+        lehr_run(net, images + i * net->image_bytes, memory, instruction_set);
+        for (int32_t out = 0; out < net->outputs; out++) {
+            if (scores != NULL)
+                scores[i * (size_t)net->outputs + (size_t)out] = lehr_score(net, memory, out);
+            if (logits != NULL)
+                logits[i * (size_t)net->outputs + (size_t)out] = lehr_logit(net, memory, out);
+        }
+    }
+}

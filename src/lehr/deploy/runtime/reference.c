@@ -1,0 +1,186 @@
+/* Every operation in plain loops: what a layer means. All other routines must give the same results bit for bit.
+ *
+ * Layers here are single operations: nothing is fused, weights are plain, (out, in / groups, row, column). Integers
+ * stay below 2^31 (Python checks that), so a double holds each of their sums exactly, and one loop serves integers and
+ * floats; float sums are rounded once, at the end. */
+#include "lehr.h"
+#include "values.h"
+#include <math.h>
+
+static inline size_t place(int32_t channel, int32_t row, int32_t column, int32_t rows, int32_t columns)
+{
+    return ((size_t)channel * (size_t)rows + (size_t)row) * (size_t)columns + (size_t)column;
+}
+
+static inline size_t size_of_source(const lehr_layer *layer)
+{
+    return (size_t)layer->channels * (size_t)layer->rows * (size_t)layer->columns;
+}
+
+static inline double number(int32_t type, const void *from, size_t at)
+{
+    return type == LEHR_FLOAT ? (double)((const float *)from)[at] : (double)lehr_load_int(type, from, at);
+}
+
+static inline void store_number(int32_t type, void *target, size_t at, double value)
+{
+    if (type == LEHR_FLOAT)
+        ((float *)target)[at] = (float)value;
+    else
+        lehr_store(type, target, at, (int32_t)value);
+}
+
+/* target[channel][pixel] = table[channel][the pixel's value] */
+static void naive_table(const lehr_layer *layer, const uint8_t *image, void *target)
+{
+    const size_t pixels = (size_t)layer->rows * (size_t)layer->columns, channels = (size_t)layer->channels;
+    const size_t apart = layer->target_interleaved ? channels : 1;
+    for (size_t c = 0; c < channels; c++, image += pixels)
+        switch (layer->target_type) {
+        case LEHR_INT8: {
+            int8_t *to = (int8_t *)target + (layer->target_interleaved ? c : c * pixels);
+            for (size_t i = 0; i < pixels; i++)
+                to[i * apart] = ((const int8_t *)layer->weights)[c * 256 + image[i]];
+            break;
+        }
+        case LEHR_INT16:
+            for (size_t i = 0; i < pixels; i++)
+                ((int16_t *)target)[c * pixels + i] = ((const int16_t *)layer->weights)[c * 256 + image[i]];
+            break;
+        default:
+            for (size_t i = 0; i < pixels; i++)
+                ((float *)target)[c * pixels + i] = ((const float *)layer->weights)[c * 256 + image[i]];
+            break;
+        }
+}
+
+/* The sum of weight * source over the channels of a group and the places of the kernel; outside the source is zero.
+ * A linear layer is the case of one row and one column. */
+static void naive_conv(const lehr_layer *layer, const void *source, void *target)
+{
+    const int32_t channels = layer->channels / layer->groups, outs = layer->out_channels / layer->groups;
+    const int32_t weight_type = layer->source_type == LEHR_FLOAT ? LEHR_FLOAT : LEHR_INT8;
+    for (int32_t out = 0; out < layer->out_channels; out++)
+        for (int32_t y = 0; y < layer->out_rows; y++)
+            for (int32_t x = 0; x < layer->out_columns; x++) {
+                double sum = 0;
+                for (int32_t c = 0; c < channels; c++)
+                    for (int32_t ky = 0; ky < layer->kernel_rows; ky++)
+                        for (int32_t kx = 0; kx < layer->kernel_columns; kx++) {
+                            const int32_t channel = out / outs * channels + c;
+                            const int32_t row = y * layer->stride_rows + ky * layer->dilation_rows - layer->padding_rows;
+                            const int32_t column =
+                                x * layer->stride_columns + kx * layer->dilation_columns - layer->padding_columns;
+                            if (row < 0 || row >= layer->rows || column < 0 || column >= layer->columns)
+                                continue;
+                            const size_t weight =
+                                place(out * channels + c, ky, kx, layer->kernel_rows, layer->kernel_columns);
+                            sum += number(weight_type, layer->weights, weight) *
+                                   number(layer->source_type, source, place(channel, row, column, layer->rows, layer->columns));
+                        }
+                store_number(layer->target_type, target, place(out, y, x, layer->out_rows, layer->out_columns), sum);
+            }
+}
+
+static inline int32_t least(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Maximum or sum of every window, of which only what lies inside the source is walked. */
+static void naive_pool(const lehr_layer *layer, const void *source, void *target)
+{
+    const int is_float = layer->source_type == LEHR_FLOAT, is_sum = layer->operation == LEHR_SUM_POOL;
+    size_t to = 0;
+    for (int32_t c = 0; c < layer->channels; c++)
+        for (int32_t y = 0; y < layer->out_rows; y++)
+            for (int32_t x = 0; x < layer->out_columns; x++, to++) {
+                const int32_t top = y * layer->stride_rows - layer->padding_rows;
+                const int32_t left = x * layer->stride_columns - layer->padding_columns;
+                const int32_t bottom = least(top + layer->kernel_rows, layer->rows);
+                const int32_t right = least(left + layer->kernel_columns, layer->columns);
+                int32_t total = 0, most = INT32_MIN;
+                double total_float = 0;
+                float most_float = -INFINITY;
+                for (int32_t row = top < 0 ? 0 : top; row < bottom; row++)
+                    for (int32_t column = left < 0 ? 0 : left; column < right; column++) {
+                        const size_t at = place(c, row, column, layer->rows, layer->columns);
+                        if (is_float) {
+                            const float value = ((const float *)source)[at];
+                            total_float += (double)value;
+                            most_float = value > most_float ? value : most_float;
+                        } else {
+                            const int32_t value = lehr_load_int(layer->source_type, source, at);
+                            total += value;
+                            most = value > most ? value : most;
+                        }
+                    }
+                if (is_float)
+                    ((float *)target)[to] = is_sum ? (float)total_float : most_float;
+                else
+                    lehr_store(layer->target_type, target, to, is_sum ? total : most);
+            }
+}
+
+/* The level whose number is how many thresholds direction * source reaches; H(0) = 1, on a threshold is above it. */
+static void naive_threshold(const lehr_layer *layer, const void *source, void *target)
+{
+    const int32_t threshold_type = layer->source_type == LEHR_FLOAT ? LEHR_FLOAT : LEHR_INT32;
+    for (int32_t c = 0; c < layer->channels; c++)
+        for (int32_t y = 0; y < layer->rows; y++)
+            for (int32_t x = 0; x < layer->columns; x++) {
+                const size_t at = place(c, y, x, layer->rows, layer->columns);
+                const double value = layer->directions[c] * number(layer->source_type, source, at);
+                int32_t reached = 0;
+                for (int32_t k = 0; k < layer->steps; k++)
+                    reached += value >= number(threshold_type, layer->thresholds, (size_t)(c * layer->steps + k));
+                lehr_store(layer->target_type, target, at, layer->levels[reached]);
+            }
+}
+
+static void naive_add(const lehr_layer *layer, const void *source, const void *second, void *target)
+{
+    const size_t n = size_of_source(layer);
+    for (size_t i = 0; i < n; i++)
+        if (layer->source_type == LEHR_FLOAT)
+            ((float *)target)[i] = ((const float *)source)[i] + ((const float *)second)[i];
+        else
+            lehr_store(layer->target_type, target, i,
+                       lehr_load_int(layer->source_type, source, i) + lehr_load_int(layer->second_type, second, i));
+}
+
+/* Two roundings, after the product and after the sum: build with -ffp-contract=off. */
+static void naive_affine(const lehr_layer *layer, const void *source, float *target)
+{
+    const size_t pixels = (size_t)layer->rows * (size_t)layer->columns;
+    for (int32_t c = 0; c < layer->channels; c++)
+        for (size_t i = (size_t)c * pixels; i < (size_t)(c + 1) * pixels; i++) {
+            const float product = lehr_load_float(layer->source_type, source, i) * layer->scale[c];
+            target[i] = product + layer->shift[c];
+        }
+}
+
+static void naive_clip(const lehr_layer *layer, const float *source, float *target)
+{
+    const size_t n = size_of_source(layer);
+    for (size_t i = 0; i < n; i++) {
+        const float raised = source[i] < layer->low ? layer->low : source[i];
+        target[i] = raised > layer->high ? layer->high : raised;
+    }
+}
+
+void lehr_naive(const lehr_layer *layer, const void *source, const void *second, void *target)
+{
+    LEHR_ASSERT((layer->pool_rows == 1 && layer->pool_columns == 1) || layer->operation != LEHR_CONV);
+    switch ((enum lehr_operation)layer->operation) {
+    case LEHR_TABLE: naive_table(layer, source, target); break;
+    case LEHR_CONV:
+    case LEHR_LINEAR: naive_conv(layer, source, target); break;
+    case LEHR_MAX_POOL:
+    case LEHR_SUM_POOL: naive_pool(layer, source, target); break;
+    case LEHR_THRESHOLD: naive_threshold(layer, source, target); break;
+    case LEHR_ADD: naive_add(layer, source, second, target); break;
+    case LEHR_AFFINE: naive_affine(layer, source, target); break;
+    case LEHR_CLIP: naive_clip(layer, source, target); break;
+    }
+}
