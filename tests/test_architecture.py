@@ -98,7 +98,7 @@ def test_files_named_on_the_page_exist():
         ("lightning", {"training", "integrations"}),
         ("transformers", {"integrations"}),
         ("jsonargparse", {"training", "cli"}),
-        ("rich", {"data", "training"}),
+        ("rich", {"data", "scale", "training"}),
         ("matplotlib", {"report"}),
         ("onnx", {"deploy"}),
         ("onnxruntime", {"deploy"}),

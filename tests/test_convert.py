@@ -5,6 +5,7 @@
 # pyright: reportOperatorIssue=false, reportOptionalMemberAccess=false
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -58,15 +59,42 @@ class TestWhatIsConverted:
             "0       Conv2d  Conv2d       3",
             "2       ReLU    kept            activations stay",
             "4       Linear  kept            last layer",
+            "14.4 % of 1,496 weights are quantized",
         ]
         assert [change.module for change in report.converted] == ["0"]
 
     @pytest.mark.parametrize("kind", ACTIVATIONS)
     def test_every_usual_activation_is_replaced(self, kind):
-        model = nn.Sequential(nn.Linear(2, 2), kind())
+        model = nn.Sequential(nn.Linear(2, 2), kind(), nn.Linear(2, 2))
         quantize_(model)
         assert type(model[1]) is Quantizer
         model(torch.randn(3, 2)).sum().backward()
+
+    @pytest.mark.parametrize("kind", [nn.Sigmoid, nn.Tanh, functools.partial(nn.Softmax, dim=1)])
+    @pytest.mark.parametrize("example", [None, torch.randn(3, 2)], ids=["traced", "run"])
+    def test_what_makes_the_output_stays(self, kind, example):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Sigmoid(), nn.Linear(2, 2), kind(), nn.Flatten(0))
+        changes = quantize_(model, example=example).changes
+        assert [(change.module, change.now, change.why) for change in changes] == [
+            ("0", "Linear", ""),
+            ("1", "Quantizer", ""),
+            ("2", "Linear", ""),
+            ("3", "kept", "output of the network"),
+        ]
+        assert not isinstance(model[3], Quantizer)
+
+    def test_what_is_not_replaced_is_told(self):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Softplus(), nn.Linear(2, 2), nn.ReLU(), nn.Bilinear(2, 2, 1))
+        told = {change.module: change.why for change in quantize_(model).changes}
+        assert told["1"] == "replace does not name it"
+        assert told["4"] == "weights of this kind stay"
+
+    def test_weights_and_macs_are_counted(self):
+        model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 10))
+        report = quantize_(model, skip_last=True, example=torch.randn(2, 3, 4, 4))
+        assert report.weights == (216, 1496)
+        assert report.macs == (216 * 16, 216 * 16 + 1280)
+        assert "14.4 % of 1,496 weights and 73.0 % of 4,736 MACs are quantized" in str(report)
 
     def test_only_the_activations_named_are_replaced(self):
         model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Sigmoid())
@@ -233,21 +261,14 @@ class TestComplaints:
         with pytest.raises(ValueError, match="weights=None and activations=None leave nothing to quantize"):
             quantize_(small_net(), weights=None, activations=None)
 
-    def test_activations_that_cannot_be_seen_are_warned_of(self):
-        class Functional(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.layer = nn.Linear(2, 2)
-
-            def forward(self, x):
-                return torch.relu(self.layer(x))
-
-        with pytest.warns(UserWarning, match=r"no activation module found.*torch.relu\(x\)"):
-            quantize_(Functional())
-        quantize_(Functional(), activations=None)
+    def test_a_network_without_activations_is_warned_of(self):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        with pytest.warns(UserWarning, match=r"no activation found.*torch.relu\(x\)"):
+            quantize_(model)
+        quantize_(nn.Sequential(nn.Linear(2, 2)), activations=None)
 
     def test_what_is_no_quantizer_is_an_error(self):
-        with pytest.raises(TypeError, match=r"weights must be a quantizer such as .*, or None, got MultiStep"):
+        with pytest.raises(TypeError, match=r"weights must be a quantizer such as .*, a word, or None, got MultiStep"):
             lehr.quantize_(nn.Linear(2, 2), weights=lehr.MultiStep.ternary())  # pyright: ignore[reportArgumentType]
 
     @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lehr import algorithms, approximation, data, deploy, models
     from lehr.annealing import Annealer
-    from lehr.convert import quantize_
+    from lehr.convert import dequantize_, quantize_
     from lehr.deploy.freeze import freeze
     from lehr.estimator import Estimator
     from lehr.expectation import quantize
     from lehr.layers import Conv1d, Conv2d, Conv3d, Linear, Quantizer
     from lehr.multistep import MultiStep
     from lehr.noise import Dirac, Logistic, Normal, Triangular, Uniform
+    from lehr.scale import calibrate_
 
 __version__ = "0.2.0"  # the one place: pyproject.toml reads it
 
@@ -41,8 +42,10 @@ __all__ = [
     "Uniform",
     "algorithms",
     "approximation",
+    "calibrate_",
     "data",
     "deploy",
+    "dequantize_",
     "freeze",
     "models",
     "quantize",
@@ -52,13 +55,14 @@ __all__ = [
 # Where each name is, so that it is imported when it is used: `lehr --help` does not wait for torch.
 _NAMES = {
     "annealing": ("Annealer",),
-    "convert": ("quantize_",),
+    "convert": ("dequantize_", "quantize_"),
     "deploy.freeze": ("freeze",),
     "estimator": ("Estimator",),
     "expectation": ("quantize",),
     "layers": ("Conv1d", "Conv2d", "Conv3d", "Linear", "Quantizer"),
     "multistep": ("MultiStep",),
     "noise": ("Dirac", "Logistic", "Normal", "Triangular", "Uniform"),
+    "scale": ("calibrate_",),
 }
 
 

@@ -1,8 +1,10 @@
-"""Turn a float network into one that trains towards a quantized one: `quantize_`.
+"""Turn a float network into one that trains towards a quantized one: `quantize_`; and back: `dequantize_`.
 
 Every `Linear` and `Conv` becomes its lehr namesake, in place: the same module object with the same parameters, hooks
 and place in the model, now with a quantizer for its weights, whose scale is fitted so that a trained network starts
-close to itself. Every activation module of the kinds named becomes a `Quantizer`, in place too.
+close to itself. Every activation becomes a `Quantizer`, or gets one behind it, whether it is a module or a call such as
+`F.relu(x)` in a forward (see calls.py). It goes in three steps: look at what runs (observe.py), decide what becomes of
+each part, apply that.
 
 >>> import torch, lehr
 >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
@@ -11,73 +13,48 @@ module  was     now        levels  why
 0       Linear  Linear          3
 1       ReLU    Quantizer       3
 2       Linear  kept               last layer
+66.7 % of 192 weights are quantized
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, cast, get_args
 
-from torch import Tensor, nn
+from torch import nn
 
-from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Conv3d, Linear, Quantizer
-from lehr.scale import fit_scale
+from lehr.calls import CALLS, Followed, OwnForward, QuantizedCalls, Redirected, Site, Split
+from lehr.decide import QUANTIZED, Change, Decision, Plan, Request, Scale, Skip, decide
+from lehr.layers import AbstractQuantizer, Quantizer
+from lehr.nonlinear import ACTIVATIONS, name_of
+from lehr.observe import observe
+from lehr.precision import Precision, template_of
+from lehr.scale import calibrate_, inputs_of
 from lehr.table import Table, Tabular
 
-_QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
-    nn.Linear: Linear,
-    nn.Conv1d: Conv1d,
-    nn.Conv2d: Conv2d,
-    nn.Conv3d: Conv3d,
-}
-ACTIVATIONS: tuple[type[nn.Module], ...] = (
-    nn.ReLU,
-    nn.ReLU6,
-    nn.LeakyReLU,
-    nn.PReLU,
-    nn.ELU,
-    nn.GELU,
-    nn.SiLU,
-    nn.Mish,
-    nn.Hardtanh,
-    nn.Hardswish,
-    nn.Hardsigmoid,
-    nn.Sigmoid,
-    nn.Tanh,
-)
-# Modules whose weights stay in full precision, though they may be most of a network's.
-_FLOAT: tuple[type[nn.Module], ...] = (
-    nn.modules.conv._ConvTransposeNd,
-    nn.RNNBase,
-    nn.RNNCellBase,
-    nn.MultiheadAttention,
-    nn.Bilinear,
-    nn.Embedding,
-    nn.EmbeddingBag,
-)
-Scale = Literal["tensor", "channel", "fixed"]
-Skip = str | Iterable[str] | Callable[[str, nn.Module], bool]
-
-
-@dataclass(frozen=True)
-class Change:
-    """What became of one module: `now` is a class name or "kept", `why` says why it was kept."""
-
-    module: str
-    was: str
-    now: str
-    levels: int | None = None
-    why: str = ""
+# Modules of torch that call functions where torch.fx does not look.
+_CLOSED = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.AdaptiveLogSoftmaxWithLoss)
 
 
 @dataclass(frozen=True, repr=False)
 class Conversion(Tabular):
-    """What `quantize_` did, module by module in the model's order; prints as a table."""
+    """What `quantize_` did, in the model's order; prints as a table.
+
+    Args:
+        changes: what became of each module and call
+        weights: how many weights are quantized, and how many there are
+        macs: the same of the multiply-accumulate operations of one image, known with an example
+        notes: what else is to be said
+    """
 
     changes: tuple[Change, ...]
+    weights: tuple[int, int] | None = None
+    macs: tuple[int, int] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def converted(self) -> tuple[Change, ...]:
@@ -85,9 +62,14 @@ class Conversion(Tabular):
         return tuple(change for change in self.changes if change.now != "kept")
 
     def table(self) -> Table:
-        """Return a row for each module."""
+        """Return a row for each module and call."""
         rows = [(change.module, change.was, change.now, change.levels, change.why) for change in self.changes]
         return Table(("module", "was", "now", "levels", "why"), rows)
+
+    def __str__(self) -> str:
+        shares = filter(None, [_share("weights", self.weights), _share("MACs", self.macs)])
+        total = " and ".join(shares)
+        return "\n".join([str(self.table()), *([f"{total} are quantized"] if total else []), *self.notes])
 
     def __repr__(self) -> str:
         return f"Conversion({len(self.converted)} of {len(self.changes)} modules converted)"
@@ -96,141 +78,253 @@ class Conversion(Tabular):
 def quantize_(
     model: nn.Module,
     *,
-    weights: AbstractQuantizer | None = Quantizer(),  # noqa: B008 - a template, copied for each layer and never changed
-    activations: AbstractQuantizer | None = Quantizer(),  # noqa: B008
+    weights: Precision = Quantizer(),  # noqa: B008 - a template, copied for each layer and never changed
+    activations: Precision = Quantizer(),  # noqa: B008
     replace: type[nn.Module] | Iterable[type[nn.Module]] = ACTIVATIONS,
     skip: Skip = (),
     skip_first: bool = False,
     skip_last: bool = False,
     scale: Scale = "tensor",
+    rules: Mapping[str, Precision] | None = None,
+    data: Iterable[Any] | None = None,
+    example: Any = None,
 ) -> Conversion:
     """Convert `model` in place and return what was done.
 
-    A module used at several places is converted once and stays shared; layers with one tied weight keep it and share
+    A layer used at several places is converted once and stays shared; layers with one tied weight keep it and share
     one quantizer; what is quantized already is left alone. Subclasses of torch's layers are kept, since what they
     compute is their own, and so are transposed convolutions, recurrent layers, attention's own projections and
-    embeddings. Calls such as `torch.relu(x)` inside a `forward` cannot be seen: make them modules. Load trained weights
-    before converting: the scales are fitted to those that are there.
+    embeddings. Calls such as `F.relu(x)` in a forward are found by tracing it, or by running the example. Load trained
+    weights before converting: the scales are fitted to those that are there.
+
+    A quantizer of up to three levels takes the place of an activation, as in the paper. One of more levels respects
+    what it stands for: levels start at 0 where the activation is never negative, and any other than ReLU is computed
+    first and its result quantized. A Sigmoid, Softmax or Tanh that makes the output of the network stays.
 
     Args:
         model: the network; it is changed in place.
-        weights: the quantizer of the weights, copied for every layer; None leaves the weights in full precision.
+        weights: the quantizer of the weights, copied for every layer, or a word such as "4bit" for one without forward
+            noise; None leaves the weights in full precision.
         activations: the quantizer of the activations, likewise.
-        replace: the kinds of activation modules that become quantizers.
-        skip: modules to keep: one or several paths, which cover what lies below, or a predicate of path and module.
+        replace: the kinds of activations that are quantized, as classes of modules; calls go by the same.
+        skip: what to keep: one or several paths, which cover what lies below, or a predicate of path and module (of a
+            call, the module whose forward makes it).
         skip_first: whether the first layer with weights is kept.
         skip_last: whether the last one is.
         scale: fit the scale of each weight quantizer to the present weights, one per "tensor" or one per output
             "channel", or leave that of `weights` ("fixed").
+        rules: precisions by path, such as {"conv1": "int8", "layer4.*": "2bit", "ends": "float"}: a pattern covers what
+            lies below, and the last that fits counts; "first", "last" and "ends" are layers by their place. A word has
+            the noise of `weights` or `activations`, and wins over skip_first and skip_last.
+        data: batches to fit the scales of the activations to, see `lehr.calibrate_`.
+        example: a batch as the model takes it; the calls of the forward are then found by running it, not by tracing,
+            and the report says what share of the MACs is quantized and what will freeze. With it, or with data, an
+            activation module that is used at several places gets a quantizer for each.
     """
     if weights is None and activations is None:
         raise ValueError("weights=None and activations=None leave nothing to quantize")
     if scale not in get_args(Scale):
         raise ValueError(f"scale must be one of {', '.join(get_args(Scale))}, got {scale!r}")
-    replace = (replace,) if isinstance(replace, type) else tuple(replace)
+    for name, precision in (("weights", weights), ("activations", activations)):
+        if not isinstance(precision, AbstractQuantizer | str | None):
+            raise TypeError(f"{name} must be a quantizer such as lehr.Quantizer(), a word, or None, got {precision!r}")
+    if data is not None and example is None:
+        data = iter(data)
+        first = next(data, None)
+        if first is None:
+            raise ValueError("data has no batch to calibrate with")
+        args, kwargs = inputs_of(first)
+        example, data = kwargs or args, itertools.chain([first], data)
+    kinds = (replace,) if isinstance(replace, type) else tuple(replace)
+    request = Request(
+        weights=template_of(weights),
+        activations=template_of(activations),
+        replace=kinds,
+        skip=skip,
+        skip_first=skip_first,
+        skip_last=skip_last,
+        scale=scale,
+        rules=rules or {},
+        split=example is not None,
+    )
+    seen = observe(model, example)
+    plan = decide(model, seen, request)
+    _check(model, plan, request)
+    _apply(model, plan)
+    if data is not None and any(not isinstance(d.module, tuple(QUANTIZED)) for d in plan.changed):
+        calibrate_(model, data)
+    notes = []
+    for path, why in seen.closed.items() if activations is not None else ():
+        kind = type(model.get_submodule(path))
+        if not kind.__module__.startswith("lehr."):
+            notes.append(
+                f"{path or kind.__name__} cannot be traced ({why}): calls in it stay, unless quantize_ gets an example"
+            )
+    return Conversion(tuple(d.change for d in plan.decisions), _weights(model), _macs(plan), tuple(notes))
+
+
+def dequantize_(model: nn.Module, *, weights: Literal["float", "quantized"] = "float") -> nn.Module:
+    """Make a model that `quantize_` has converted what it was: torch's layers and activations, and its own forward.
+
+    Args:
+        model: the network; it is changed in place, and returned.
+        weights: the weights that it keeps: those in full precision that training moves, or their quantized values.
+
+    >>> import lehr
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    >>> _ = lehr.quantize_(model)
+    >>> dequantize_(model)
+    Sequential(
+      (0): Linear(in_features=2, out_features=2, bias=True)
+      (1): ReLU()
+    )
+    """
+    if weights not in ("float", "quantized"):
+        raise ValueError(f"weights must be float or quantized, got {weights!r}")
+    floats = {quantized: kind for kind, quantized in QUANTIZED.items()}
+    done: set[int] = set()  # a weight that is tied is quantized once
+    for module in list(model.modules()):
+        if type(module) in floats:
+            weight: Any = module.weight
+            if weights == "quantized" and id(weight) not in done:
+                done.add(id(weight))
+                training = module.training
+                weight.data.copy_(module.eval().quantized_weight.detach())  # pyright: ignore[reportCallIssue]
+                module.train(training)
+            del module.quantizer
+            module.__class__ = floats[type(module)]
+        elif isinstance(vars(module).get("replaced"), nn.Module | tuple):
+            (original,) = vars(module)["replaced"]
+            _become(module, original.train(module.training))
+        if isinstance(vars(module).get("forward"), OwnForward):
+            if isinstance(module.forward, Followed):
+                del module.quantizer
+            if isinstance(module.forward, Redirected) and CALLS in module._modules:
+                del module._modules[CALLS]
+            del module.forward
+    return model
+
+
+def _apply(model: nn.Module, plan: Plan) -> None:
+    """Make of each module and call what was decided."""
     modules = dict(model.named_modules())
-    skipped = _skipper(skip, model)
-    layers = [path for path, module in modules.items() if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)]
-    reasons = {}
-    if skip_last and layers:
-        reasons[layers[-1]] = "last layer"
-    if skip_first and layers:
-        reasons[layers[0]] = "first layer"
-
-    for name, template in (("weights", weights), ("activations", activations)):
-        if template is not None and not isinstance(template, AbstractQuantizer):
-            raise TypeError(f"{name} must be a quantizer such as lehr.Quantizer(), or None, got {template!r}")
-    # Tied weights share one quantizer. All are fitted before anything is changed, since fitting can raise.
-    quantizers: dict[int, AbstractQuantizer] = {}
-    for path, module in modules.items():
-        wanted = type(module) in _QUANTIZED and path not in reasons and not skipped(path, module)
-        if weights is not None and wanted and id(module.weight) not in quantizers:
-            quantizers[id(module.weight)] = _fitted(weights, path, module, scale)
-
-    changes: list[Change] = []
-    for path, module in modules.items():
-        is_layer, is_activation = isinstance(module, tuple(_QUANTIZED)), isinstance(module, replace)
-        if not is_layer and not is_activation and not isinstance(module, _FLOAT):
-            continue
-        change = Change(path, type(module).__name__, "kept")
-        if isinstance(module, _FLOAT):
-            changes.append(_kept(change, reasons.get(path, "weights of this kind stay")))
-        elif isinstance(module, tuple(_QUANTIZED.values())):
-            changes.append(_kept(change, "quantized already"))
-        elif path in reasons or skipped(path, module):
-            changes.append(_kept(change, reasons.get(path, "skipped")))
-        elif (weights is None) if is_layer else (activations is None):
-            changes.append(_kept(change, "weights stay" if is_layer else "activations stay"))
-        elif is_layer and type(module) not in _QUANTIZED:
-            changes.append(_kept(change, f"a subclass of {_base(module).__name__}"))
-        elif is_layer and weights is not None:
-            quantizer = quantizers[id(module.weight)]
-            module.__class__ = _QUANTIZED[type(module)]  # same object, same parameters, same hooks
-            module.quantizer = quantizer.train(module.training)
-            changes.append(Change(path, change.was, change.was, len(quantizer.levels)))
-        elif activations is not None:
-            quantizer = copy.deepcopy(activations).train(module.training)
-            hooks = {name: value for name, value in vars(module).items() if "hook" in name}
-            module.__class__ = type(quantizer)  # the same object too: it keeps its places and hooks
-            module.__dict__ = vars(quantizer) | hooks
-            changes.append(Change(path, change.was, type(quantizer).__name__, len(quantizer.levels)))
-
+    for decision in plan.changed:
+        module, quantizer = decision.module, decision.quantizer
+        assert quantizer is not None
+        if module is None:
+            continue  # a call
+        quantizer.train(module.training)
+        if type(module) in QUANTIZED:
+            # The same object, with the same parameters and hooks: the model itself may be a layer, and optimizers and
+            # other modules may hold it.
+            module.__class__ = QUANTIZED[type(module)]
+            module.quantizer = quantizer
+        elif decision.follows:
+            module.quantizer = quantizer
+            module.forward = Followed(module)
+        else:
+            original = copy.copy(module)
+            _become(module, quantizer)
+            module.__dict__["replaced"] = (original,)  # not a child: its parameters are no longer the model's
+    _redirect_calls(modules, plan)
     for module in modules.values():
-        if not isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer):
-            continue
-        if any(isinstance(part, AbstractQuantizer) for part in module.modules()):
-            # Without gradients torch takes a fast path that skips the quantizers. These flags turn it off, and the
-            # nested tensors that it needs.
-            if isinstance(module, nn.TransformerEncoder):
-                module.use_nested_tensor = False
-            else:
-                module.activation_relu_or_gelu = 0  # pyright: ignore[reportAttributeAccessIssue]
-    result = Conversion(tuple(changes))
-    if not result.converted:
-        found = (
-            f"\n{result}"
-            if changes
-            else f": it holds {', '.join(sorted({type(m).__name__ for m in modules.values()}))}"
-        )
+        if isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer):
+            _take_slow_path(module)
+
+
+def _become(module: nn.Module, other: nn.Module) -> None:
+    """Make the module the other, but for its hooks: it keeps its places in the model."""
+    hooks = {name: value for name, value in vars(module).items() if "hook" in name}
+    module.__class__ = type(other)
+    module.__dict__ = vars(other) | hooks
+
+
+def _redirect_calls(modules: dict[str, nn.Module], plan: Plan) -> None:
+    """Give the modules whose forwards make quantized calls their quantizers, and count calls there."""
+    decided = {decision.call: decision for decision in plan.changed if decision.call is not None}
+    owners = {call.owner for call in decided}
+    for path in owners:
+        calls = [call for call in plan.calls.of(path) if call in decided]
+        quantizers = {call.name: cast(AbstractQuantizer, decided[call].quantizer) for call in calls}
+        after = {call.name: modules[call.use.after] for call in calls if call.use.after is not None}
+        modules[path].add_module(CALLS, QuantizedCalls(quantizers, after).train(modules[path].training))
+    below = {module for path in owners for module in modules[path].modules()}
+    for path, module in modules.items():
+        if path in plan.calls.order and module in below:
+            sites = {
+                training: [_site(call.use.name, call.name, decided.get(call)) for call in calls]
+                for training, calls in plan.calls.order[path].items()
+            }
+            module.forward = Redirected(module, sites)
+        elif path in plan.calls.split and any(call.use.module == path for call in decided):
+            module.forward = Split(module)
+        elif module in below and _calls_for_itself(module, path in plan.seen.closed):
+            module.forward = OwnForward(module)
+
+
+def _calls_for_itself(module: nn.Module, is_closed: bool) -> bool:
+    """Whether what a module calls is not its user's: kept activations, and what could not be looked into."""
+    is_activation = name_of(module) is not None
+    return "forward" not in vars(module) and (is_activation or is_closed or isinstance(module, _CLOSED))
+
+
+def _site(function: str, name: str, decision: Decision | None) -> Site:
+    return Site(function) if decision is None else Site(function, name, decision.follows)
+
+
+def _take_slow_path(module: nn.TransformerEncoder | nn.TransformerEncoderLayer) -> None:
+    """Without gradients torch's transformers take a path that skips quantizers: turn it off, by torch's own flags."""
+    if not any(isinstance(part, AbstractQuantizer) for part in module.modules()):
+        return
+    if isinstance(module, nn.TransformerEncoder):
+        module.use_nested_tensor = False
+    else:
+        module.activation_relu_or_gelu = 0  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _check(model: nn.Module, plan: Plan, request: Request) -> None:
+    """Raise ValueError if nothing is quantized; warn of activations that are not though they should be."""
+    changes = [decision.change for decision in plan.decisions]
+    if not plan.changed:
+        kinds = ", ".join(sorted({type(module).__name__ for module in model.modules()}))
+        found = f"\n{Conversion(tuple(changes))}" if changes else f": it holds {kinds}"
         raise ValueError(f"nothing to quantize in this {type(model).__name__}{found}")
-    if activations is not None and not any(isinstance(m, (AbstractQuantizer, *replace)) for m in modules.values()):
+    if request.activations is None:
+        return
+    for owner, names in plan.calls.unclear.items():
         warnings.warn(
-            "no activation module found, so activations stay in full precision: calls such as torch.relu(x) inside a "
-            "forward cannot be seen; make them modules, or pass activations=None",
-            stacklevel=2,
+            f"{owner or type(model).__name__}: its calls of {', '.join(names)} differ from run to run, so they stay in "
+            "full precision: make them modules such as nn.ReLU()",
+            stacklevel=3,
         )
-    return result
-
-
-def _fitted(template: AbstractQuantizer, path: str, layer: nn.Module, scale: Scale) -> AbstractQuantizer:
-    quantizer = copy.deepcopy(template)
-    weight = layer.weight
-    assert isinstance(weight, Tensor)
-    if scale != "fixed":
-        try:
-            quantizer.scale = fit_scale(weight, template, per_channel=scale == "channel")
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-    return quantizer.to(weight.device, weight.dtype)
-
-
-def _skipper(skip: Skip, model: nn.Module) -> Callable[[str, nn.Module], bool]:
-    if callable(skip):
-        return skip
-    modules = dict(model.named_modules(remove_duplicate=False))  # a shared module has several paths
-    paths = (skip,) if isinstance(skip, str) else tuple(skip)
-    unknown = [path for path in paths if path not in modules]
-    if unknown:
-        raise ValueError(
-            f"skip names {unknown[0]!r}, which is no module of the model: {', '.join(filter(None, modules))}"
+    known = (AbstractQuantizer, *request.replace)
+    if not any(isinstance(module, known) for module in model.modules()) and not list(plan.calls):
+        warnings.warn(
+            "no activation found, so activations stay in full precision: a call such as torch.relu(x) in a forward "
+            "that cannot be traced is seen when quantize_ gets an example; make it a module, or pass activations=None",
+            stacklevel=3,
         )
-    kept = {module for path in paths for module in modules[path].modules()}
-    return lambda _, module: module in kept
 
 
-def _base(module: nn.Module) -> type[nn.Module]:
-    return next(base for base in _QUANTIZED if isinstance(module, base))
+def _weights(model: nn.Module) -> tuple[int, int]:
+    """How many weights are quantized, and how many there are; biases and normalisations do not count."""
+    quantized = {
+        module.weight
+        for module in model.modules()
+        if isinstance(getattr(module, "quantizer", None), AbstractQuantizer) and isinstance(module, tuple(QUANTIZED))
+    }
+    weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    return sum(w.numel() for w in weights if any(w is q for q in quantized)), sum(w.numel() for w in weights)
 
 
-def _kept(change: Change, why: str) -> Change:
-    return Change(change.module, change.was, "kept", None, why)
+def _macs(plan: Plan) -> tuple[int, int] | None:
+    if not plan.seen.macs:
+        return None
+    quantized = sum(
+        plan.seen.macs.get(d.change.module, 0) for d in plan.changed if isinstance(d.module, tuple(QUANTIZED))
+    )
+    return quantized, max(plan.seen.macs[""], quantized)
+
+
+def _share(what: str, pair: tuple[int, int] | None) -> str:
+    return "" if pair is None else f"{100 * pair[0] / max(pair[1], 1):.1f} % of {pair[1]:,} {what}"

@@ -187,12 +187,12 @@ class Logistic(Noise):
 
     def cdf(self, x: Tensor) -> Tensor:
         """1/(1 + exp(-u/w))."""
-        return torch.sigmoid(self.standardised(x) * (math.pi / math.sqrt(3)))
+        return torch.special.expit(self.standardised(x) * (math.pi / math.sqrt(3)))
 
     def pdf(self, x: Tensor) -> Tensor:
         """F(u) F(-u)/w, which keeps its relative precision in both tails."""
         t = self.standardised(x) * (math.pi / math.sqrt(3))
-        return self.per_std(torch.sigmoid(t) * torch.sigmoid(-t) * (math.pi / math.sqrt(3)))
+        return self.per_std(torch.special.expit(t) * torch.special.expit(-t) * (math.pi / math.sqrt(3)))
 
     def sample(
         self, shape: Sequence[int], *, generator: Generator = None, dtype: Dtype = None, device: Device = None

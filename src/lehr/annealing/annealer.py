@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.annealing.schedule import Constant, Law, LinearDecay, Schedule, Window
+from lehr.calls import QuantizedCalls
 from lehr.layers import Quantizer
 from lehr.models.protocol import AnnealedInGroups
 from lehr.noise import Dirac
@@ -181,6 +182,8 @@ def layers_of(model: nn.Module) -> list[list[str]]:
     """
     groups: dict[nn.Module, str] = {}
     layers: dict[str, list[str]] = {}
+    after: dict[nn.Module, str] = {}  # calls of functions, whose quantizers stand behind all layers
+    paths = {module: path for path, module in model.named_modules()}
     layer = ""
     for path, module in model.named_modules():
         if isinstance(module, AnnealedInGroups):
@@ -190,8 +193,10 @@ def layers_of(model: nn.Module) -> list[list[str]]:
             if not layer and "" in layers:  # what stands before the first
                 layers[opened] = layers.pop("") + layers.get(opened, [])
             layer = opened
+        elif isinstance(module, QuantizedCalls):
+            after |= {module[name]: groups.get(layer, paths[layer]) for name, layer in module.after.items()}
         elif isinstance(module, Quantizer):
-            layers.setdefault(groups.get(module, layer), []).append(path)
+            layers.setdefault(groups.get(module, after.get(module, layer)), []).append(path)
     if not layers:
         raise ValueError(
             f"this {type(model).__name__} has no quantizer to anneal: convert it with lehr.quantize_ first"

@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
 
+from lehr.calls import CallTracer, is_opened
 from lehr.deploy.freeze_errors import FreezeError
 from lehr.deploy.operations import Shape
 from lehr.layers import Conv1d, Conv2d, Linear
@@ -138,7 +139,7 @@ def _is_in_place(node: fx.Node) -> bool:
     return in_name or node.target in _IN_PLACE_OPERATORS or bool(node.kwargs.get("inplace"))
 
 
-class _Tracer(fx.Tracer):
+class _Tracer(CallTracer):
     """Leaves those modules whole that the caller names, beside torch's own."""
 
     def __init__(self, is_whole: Callable[[nn.Module], bool]) -> None:
@@ -147,7 +148,7 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether the walk meets this module, not what it is made of."""
-        return self.is_whole(m) or super().is_leaf_module(m, module_qualified_name)
+        return not is_opened(m) and (self.is_whole(m) or super().is_leaf_module(m, module_qualified_name))
 
 
 def _fronts(model: nn.Module, example: Tensor) -> set[nn.Module]:

@@ -1,0 +1,186 @@
+"""Scales of activations are fitted to data, and a trained network that is quantized starts close to itself."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import lehr
+import lehr.data
+from lehr import Dirac, MultiStep, Quantizer, calibrate_, quantize_
+from lehr.scale import fit_power_of_two
+from written_models import FunctionalResNet, SharedResNet, plain_cnn
+
+BATCH = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
+
+
+def small(activations: object = "8bit") -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 2))
+    quantize_(model, weights="8bit", activations=activations)  # pyright: ignore[reportArgumentType]
+    return model
+
+
+@pytest.mark.parametrize("step", [MultiStep.ternary(), MultiStep.uniform(4), MultiStep.uniform(3, signed=False)])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
+def test_a_power_of_two_is_the_best_one_there_is(step: MultiStep, size: float) -> None:
+    values = size * torch.randn(5000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    values = values if step.levels[0] < 0 else values.relu()
+    fitted = fit_power_of_two(values, Quantizer(step))
+    errors = {2.0**n: (values - 2.0**n * step(values / 2.0**n)).square().sum().item() for n in range(-30, 20)}
+    assert fitted == min(errors, key=errors.__getitem__)
+
+
+def test_activations_that_are_0_or_not_finite() -> None:
+    assert fit_power_of_two(torch.zeros(5), Quantizer()) == 1
+    model = small()
+    with pytest.raises(ValueError, match="an activation is not finite"):
+        calibrate_(model, [torch.full((2, 8), torch.inf)])
+
+
+def test_scales_are_powers_of_two_unless_asked_otherwise() -> None:
+    scales = calibrate_(small(), [BATCH])
+    assert list(scales) == ["1", "3.quantizer"]
+    assert all(torch.tensor(scale).log2().frac() == 0 for scale in scales.values())
+    model = small()
+    scales = calibrate_(model, [BATCH], power_of_two=False)
+    assert any(torch.tensor(scale).log2().frac() != 0 for scale in scales.values())
+    assert model[1].scale.item() == pytest.approx(scales["1"])
+
+
+def test_weights_are_left_alone_and_so_is_the_mode() -> None:
+    model = small()
+    model[1].eval()
+    before = [module.training for module in model.modules()]
+    weights = model[0].quantizer.scale.clone()
+    calibrate_(model, [BATCH])
+    assert torch.equal(model[0].quantizer.scale, weights)
+    assert [module.training for module in model.modules()] == before
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [BATCH],
+        iter([BATCH[:128], BATCH[128:]]),
+        DataLoader(TensorDataset(BATCH, torch.zeros(256)), batch_size=64),
+        [{"input": BATCH}],
+    ],
+    ids=["list", "iterator", "loader", "dictionary"],
+)
+def test_batches_come_in_any_form(batches: object) -> None:
+    assert calibrate_(small(), batches) == calibrate_(small(), [BATCH])  # pyright: ignore[reportArgumentType]
+
+
+def test_what_cannot_be_calibrated_is_an_error() -> None:
+    with pytest.raises(ValueError, match="calibration needs at least one batch, got none"):
+        calibrate_(small(), [])
+    with pytest.raises(ValueError, match="data has no batch to calibrate with"):
+        quantize_(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), data=[])
+    with pytest.raises(ValueError, match="this Linear has no activation quantizer to fit"):
+        calibrate_(nn.Linear(2, 2), [BATCH])
+
+
+class TestLevels:
+    def of(self, activation: nn.Module, levels: object = "4bit") -> nn.Module:
+        model = nn.Sequential(nn.Linear(8, 8), activation, nn.Linear(8, 2))
+        quantize_(model, activations=levels)  # pyright: ignore[reportArgumentType]
+        return model[1]
+
+    def test_after_a_relu_negatives_stay_0(self) -> None:
+        quantizer = self.of(nn.ReLU())
+        assert isinstance(quantizer, Quantizer)
+        assert quantizer.step == MultiStep.uniform(4, signed=False)
+        assert quantizer.eval()(torch.tensor([-3.0, -0.6, 0.6])).tolist() == [0, 0, 1]
+
+    def test_three_levels_stay_as_the_paper_has_them(self) -> None:
+        assert self.of(nn.ReLU(), Quantizer()).levels == (-1, 0, 1)
+
+    def test_uneven_levels_lose_the_negative_ones(self) -> None:
+        uneven = Quantizer(MultiStep((-2, -0.5, 0.5, 2), (-4, -1, 0, 1, 4)), Dirac())
+        assert self.of(nn.ReLU(), uneven).levels == (0, 1, 4)
+
+    @pytest.mark.parametrize(
+        ("activation", "is_signed"),
+        [
+            (nn.ReLU6(), False),
+            (nn.Sigmoid(), False),
+            (nn.Hardtanh(0, 2), False),
+            (nn.Hardtanh(), True),
+            (nn.GELU(), True),
+        ],
+        ids=str,
+    )
+    def test_other_functions_are_computed_first(self, activation: nn.Module, is_signed: bool) -> None:
+        kind = type(activation)
+        module = self.of(activation)
+        assert module is activation
+        assert type(module) is kind
+        assert module.quantizer.step == MultiStep.uniform(4, signed=is_signed)  # pyright: ignore[reportAttributeAccessIssue]
+        x = torch.randn(50) * 9
+        expected = module.eval().quantizer(kind.forward(module, x))  # pyright: ignore[reportCallIssue]
+        assert torch.equal(module(x), expected)
+        assert torch.equal(copy.deepcopy(module)(x), expected)
+
+
+@functools.cache
+def trained(kind: str, norm: bool) -> nn.Module:
+    """A network that makes few errors on the digits."""
+    train = lehr.data.load("digits").train
+    torch.manual_seed(0)
+    models = {"cnn": plain_cnn, "resnet": FunctionalResNet}
+    model = SharedResNet(16) if kind == "shared" else models[kind](16, norm=norm)
+    epochs, rate = 12, 6e-3 if norm else 3e-3
+    optimizer = torch.optim.Adam(model.parameters(), rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * -(-len(train.images) // 64))
+    for _ in range(epochs):
+        for batch in torch.randperm(len(train.images)).split(64):
+            optimizer.zero_grad()
+            F.cross_entropy(model(train.images[batch]), train.labels[batch]).backward()
+            optimizer.step()
+            schedule.step()
+    return model.eval()
+
+
+@torch.no_grad()
+def errors(model: nn.Module) -> int:
+    """Of the images that are not trained with."""
+    _, validation, test = lehr.data.load("digits")
+    return sum(int((model(part.images).argmax(1) != part.labels).sum()) for part in (validation, test))
+
+
+@pytest.mark.parametrize(
+    ("kind", "norm"), [("cnn", True), ("cnn", False), ("resnet", True), ("resnet", False), ("shared", True)]
+)
+def test_a_trained_network_starts_close_to_itself(kind: str, norm: bool) -> None:
+    splits = lehr.data.load("digits")
+    held_out = len(splits.validation.images) + len(splits.test.images)
+    model = trained(kind, norm)
+    before = errors(model)
+    assert before < 0.1 * held_out
+    for word, points in (("8bit", 0.5), ("4bit", 2.0)):
+        quantized = copy.deepcopy(model)
+        report = quantize_(
+            quantized, weights=word, activations=word, scale="channel", data=splits.train.images[:512].split(128)
+        )
+        assert all(change.levels == 2 ** int(word[0]) for change in report.converted)
+        assert 100 * (errors(quantized) - before) / held_out <= points, word
+
+
+@pytest.mark.parametrize("kind", ["cnn", "resnet"])
+def test_it_freezes_without_training(kind: str) -> None:
+    splits = lehr.data.load("digits")
+    model = copy.deepcopy(trained(kind, True))
+    quantize_(model, weights="4bit", activations="4bit", data=splits.train.images[:512].split(128))
+    net = lehr.freeze(model, splits.test.images)
+    assert net.exact is (kind == "cnn")  # the ResNet adds what BatchNorm gives, in float
+    with torch.no_grad():
+        same = (net.predict(splits.test.images) == model(splits.test.images).argmax(1)).sum()
+    assert same >= len(splits.test.images) - (kind == "resnet")
+    assert (net.predict(splits.test.images) == splits.test.labels).double().mean() > 0.95
