@@ -6,17 +6,23 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 import lehr
 from lehr.cli import COMMANDS, main
+from lehr.cli.arguments import completion_script, parser_of
+from lehr.cli.recipe_commands import train_words
 from lehr.report.numbers import percent
+from lehr.training import recipes
 from lehr.training.folder import RunFolder
+from lehr.training.model import NETWORKS
 from made_runs import make_run
 from processes import ENVIRONMENT, PATIENCE
 from processes import lehr as lehr_process
@@ -41,7 +47,7 @@ def test_it_tells_its_commands_and_version(capsys: pytest.CaptureFixture[str]) -
     assert main([]) == main(["--help"]) == 0
     output = capsys.readouterr().out
     for word in COMMANDS:
-        assert f"\n  {word} " in output
+        assert f"\n{word} " in output
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"{lehr.__version__}\n"
 
@@ -52,6 +58,55 @@ def test_every_command_has_help(word: str, capsys: pytest.CaptureFixture[str]) -
     captured = capsys.readouterr()
     assert f"usage: lehr {word}" in captured.out
     assert captured.err == ""
+
+
+@pytest.mark.parametrize("word", [word for word in COMMANDS if word not in ("train", "compare")])
+def test_every_argument_of_every_command_is_described(word: str) -> None:
+    actions = parser_of(word, COMMANDS[word])._actions
+    assert [action.dest for action in actions if not action.help] == []
+
+
+@pytest.mark.parametrize("network", NETWORKS.values())
+def test_every_key_of_a_recipe_is_described(network: type[torch.nn.Module]) -> None:
+    # jsonargparse itself names the type and the default: a description is what remains without them.
+    actions = recipes._parser(network)._actions
+    undescribed = [action.dest for action in actions if not (action.help or "").strip()]
+    assert undescribed == []
+    assert all(action.help for action in recipes.help_parser(train_words())._actions)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("lehr ev", {"evaluate"}),
+        ("lehr train digits-twn", {"digits-twn"}),
+        ("lehr train digits-ana --optimizer.w", {"--optimizer.weight_decay"}),
+        ("lehr export digits --to q", {"qonnx"}),
+        ("lehr compare --methods tt", {"ttq"}),
+        ("lehr data fash", {"fashion-mnist"}),
+    ],
+)
+def test_bash_completes(words: str, expected: set[str], completion: Path) -> None:
+    script = (
+        f"source {completion}; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
+        '_shtab_lehr lehr "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"; echo "${COMPREPLY[@]}"'
+    )
+    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert set(ended.stdout.split()) == expected
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("completion") / "lehr"
+    path.write_text(completion_script(COMMANDS, "bash"))
+    return path
+
+
+@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
+def test_other_shells_have_their_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert "digits-ana" in capsys.readouterr().out
 
 
 def test_help_of_train_lists_the_keys_of_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,6 +127,8 @@ def test_help_of_train_lists_the_keys_of_a_recipe(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
+        ("trian digits-ana", 2, "lehr: there is no command 'trian'; did you mean train?"),
+        ("completion fish", 2, "fish"),
         ("frobnicate", 2, "lehr: there is no command 'frobnicate'; there are demo, train,"),
         ("train", 2, "lehr train: which recipe?"),
         ("train digits-anna", 2, "no recipe is called 'digits-anna'; did you mean digits-ana?"),
@@ -85,7 +142,7 @@ def test_help_of_train_lists_the_keys_of_a_recipe(capsys: pytest.CaptureFixture[
         ("train digits-ana --from /nowhere", 1, "/nowhere is not a run: it has no recipe.yaml"),
         ("train digits-ana --accelerator abacus", 2, "abacus"),
         ("train --resume /nowhere", 1, "/nowhere is not a run: it has no recipe.yaml"),
-        ("train --resume /nowhere --epochs 3", 2, "goes on with the run's own recipe and takes no other argument"),
+        ("train --resume /nowhere --epochs 3", 2, "continues with the run's own recipe and takes no other argument"),
         ("train digits-ana --seed 18446744073709551616", 2, "seed must be below 2**64, got 18446744073709551616"),
         ("train digits-ana --data.batch_size 1", 2, "batch_size must be at least 2, got 1"),
         ("evaluate", 2, "run"),
@@ -262,7 +319,7 @@ def test_on_a_terminal_a_bar_shows_time_left_loss_and_noise_free_accuracy(tmp_pa
     words = ("digits-ana", "--epochs", "30", "--annealing.schedule.duration", "1", "--out", str(tmp_path / "run"))
     environment = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "140"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "lehr.cli", "train", *words], env=environment, stdout=theirs, stderr=theirs
+        [sys.executable, "-m", "lehr", "train", *words], env=environment, stdout=theirs, stderr=theirs
     )
     os.close(theirs)
     seen: list[bytes] = []
@@ -297,8 +354,6 @@ def _read(terminal: int, seen: list[bytes]) -> None:
 def test_demo_trains_both_networks_and_shows_them_side_by_side(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lehr.training import recipes
-
     named = recipes.named
     monkeypatch.setattr(
         recipes, "named", lambda name: named(name, ["--epochs", "2", "--annealing.schedule.duration", "0"])

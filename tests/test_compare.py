@@ -173,7 +173,7 @@ def test_runs_by_a_glob_may_have_earlier_comparisons_beside_them(tmp_path: Path,
     for _ in range(2):
         assert main(["compare", *sorted(map(str, tmp_path.iterdir()))]) == 0
     left_out = ", ".join(str(tmp_path / name) for name in ("compare.csv", "compare.html", "compare.md", "demo"))
-    assert capsys.readouterr().err.splitlines()[-1] == f"lehr compare: left out, being no runs: {left_out}"
+    assert capsys.readouterr().err.splitlines()[-1] == f"lehr compare: left out, because they are no runs: {left_out}"
     assert main(["compare", str(tmp_path / "demo")]) == 1
     assert "demo is not a run" in capsys.readouterr().err
     assert main(["compare", str(tmp_path / "a"), str(tmp_path / "missing")]) == 1  # a slip of the pen

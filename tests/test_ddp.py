@@ -29,7 +29,7 @@ RECIPE = (
 
 
 def start(*words: object, folder: Path) -> subprocess.Popen[str]:
-    command = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "lehr.cli"]
+    command = [str(SCRIPT)] if SCRIPT.exists() else [sys.executable, "-m", "lehr"]
     return subprocess.Popen(
         [*command, "train", *map(str, words)],
         env=ENVIRONMENT,

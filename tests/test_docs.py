@@ -15,6 +15,8 @@ import torch
 
 from imagenet_files import write_tree
 from lehr import cli
+from lehr.cli import recipe_commands
+from lehr.cli.arguments import parser_of
 from lehr.training.recipes import dump, named
 
 ROOT = Path(__file__).parent.parent
@@ -85,13 +87,13 @@ def test_every_command_shown_is_one_that_lehr_takes(
     assert word in cli.COMMANDS, f"{page} shows lehr {word}"
     reads_its_words_itself = [*inspect.signature(cli.COMMANDS[word]).parameters] == ["arguments"]
     if reads_its_words_itself:  # all of it but the work
-        for work in ("_follow", "_tell_comparison"):
-            monkeypatch.setattr(cli, work, lambda *_: None, raising=False)
-        monkeypatch.setattr(cli, "_compare_methods", read_recipes, raising=False)
+        for work in ("_train", "_print_comparison"):
+            monkeypatch.setattr(recipe_commands, work, lambda *_: None)
+        monkeypatch.setattr(recipe_commands, "_compare_methods", read_recipes)
     if reads_its_words_itself or word in ("recipes", "approximate"):
         assert cli.main([word, *arguments]) == 0, capsys.readouterr().err
     else:
-        cli._parser(word, cli.COMMANDS[word]).parse_args(arguments)
+        parser_of(word, cli.COMMANDS[word]).parse_args(arguments)
 
 
 def read_recipes(methods: list[str], base: str, seeds: int, out: Path | None, keys: list[str]) -> None:

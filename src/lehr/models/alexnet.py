@@ -24,11 +24,19 @@ class AlexNet(nn.Module):
 
     Each layer is followed by BatchNorm, the last too, and all but the last by an activation; max-pools stand before
     BatchNorm; there is no bias before BatchNorm and no dropout. At width 1 on 227x227 images: 61.1 M weights,
-    716.8 M MAC. `width` multiplies all channels.
+    716.8 M MAC.
 
     >>> import torch
     >>> AlexNet((3, 63, 63), classes=5, width=1 / 16)(torch.zeros(2, 3, 63, 63, dtype=torch.uint8)).shape
     torch.Size([2, 5])
+
+    Args:
+        shape: one image, as (channels, height, width).
+        classes: how many scores it computes.
+        width: multiplies all channels.
+        mean: the mean of each channel of the images, as a share of 255.
+        std: their standard deviation.
+        input_bits: rounds the input to so many bits, so that the first layer can run as integers; null for floats.
     """
 
     def __init__(

@@ -15,11 +15,20 @@ from lehr.models.width import scaled
 class MLP(nn.Module):
     """[Linear - BatchNorm - activation] for each hidden width, then Linear - BatchNorm.
 
-    No bias before BatchNorm. `width` multiplies the hidden widths.
+    There is no bias before BatchNorm.
 
     >>> import torch
     >>> MLP(shape=(1, 8, 8), hidden=(64,))(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape
     torch.Size([2, 10])
+
+    Args:
+        shape: one image, as (channels, height, width).
+        classes: how many scores it computes.
+        hidden: the widths of the hidden layers.
+        width: multiplies the hidden widths.
+        mean: the mean of each channel of the images, as a share of 255.
+        std: their standard deviation.
+        input_bits: rounds the input to so many bits, so that the first layer can run as integers; null for floats.
     """
 
     def __init__(

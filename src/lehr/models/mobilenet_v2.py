@@ -67,12 +67,20 @@ class InvertedResidual(nn.Module):
 class MobileNetV2(nn.Module):
     """Conv3x3/2 32, seventeen inverted residuals, Conv1x1 1280, mean over the image, dropout, Linear.
 
-    At width 1 on 224x224 images: 3.5 M weights, 300.8 M MAC, 155.0 M of them in the residual branches. `width`
-    multiplies the channels, rounded to multiples of 8; the 1280 are multiplied only by widths above 1.
+    At width 1 on 224x224 images: 3.5 M weights, 300.8 M MAC, 155.0 M of them in the residual branches.
 
     >>> import torch
     >>> MobileNetV2((3, 32, 32), classes=5, width=0.25)(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
     torch.Size([2, 5])
+
+    Args:
+        shape: one image, as (channels, height, width).
+        classes: how many scores it computes.
+        width: multiplies the channels, rounded to multiples of 8; the 1280 only if it is above 1.
+        mean: the mean of each channel of the images, as a share of 255.
+        std: their standard deviation.
+        input_bits: rounds the input to so many bits, so that the first layer can run as integers; null for floats.
+        dropout: the share of features that are dropped before the last layer while training.
     """
 
     def __init__(

@@ -15,12 +15,20 @@ class VGG(nn.Module):
     """Conv3x3 128, 128-pool, 256, 256-pool, 512, 512-pool; Linear 1024, 1024, classes.
 
     Each layer is followed by BatchNorm and, but for the last, an activation; max-pools stand before BatchNorm; there
-    is no bias before BatchNorm. At width 1 on 32x32 images: 14.0 M weights, 617 M MAC. `width` multiplies all channels.
-    A ternary network starts closer to one whose activation is hardtanh, which ends at -1 and 1 as its levels do.
+    is no bias before BatchNorm. At width 1 on 32x32 images: 14.0 M weights, 617 M MAC.
 
     >>> import torch
     >>> VGG(width=1 / 16)(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
     torch.Size([2, 10])
+
+    Args:
+        shape: one image, as (channels, height, width).
+        classes: how many scores it computes.
+        width: multiplies all channels.
+        mean: the mean of each channel of the images, as a share of 255.
+        std: their standard deviation.
+        input_bits: rounds the input to so many bits, so that the first layer can run as integers; null for floats.
+        activation: relu, or hardtanh, whose values end at -1 and 1 as ternary levels do.
     """
 
     def __init__(

@@ -72,11 +72,15 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """The learning rate over time, by torch's schedulers: `warmup` epochs in which it rises to `lr`, then by name.
+    """The learning rate over time.
 
-    multi-step: times `gamma` at each of `milestones`, in epochs or "annealed", the end of the last annealing window;
-    cosine and linear: down to `final` times lr at the last epoch; one-cycle: up over 30 % of training, then down to
-    almost 0.
+    Args:
+        name: constant; multi-step, which multiplies it with gamma at each milestone; cosine or linear, which take it to
+            `final`; or one-cycle, which raises it over 30 % of training and then takes it to almost 0.
+        warmup: the epochs in which the learning rate rises to its full value first.
+        milestones: for multi-step, epochs, or "annealed" for the end of the last annealing window.
+        gamma: the factor at each milestone.
+        final: for cosine and linear, the share of the learning rate at the last epoch.
     """
 
     name: Literal["constant", "multi-step", "cosine", "linear", "one-cycle"] = "constant"

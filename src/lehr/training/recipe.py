@@ -27,14 +27,21 @@ from lehr.training.optimizer import Optimizer, RateSchedule
 
 @dataclass(frozen=True)
 class Data:
-    """Which images: a data set by name, below `root` (LEHR_DATA unless given), with `validation` images held out.
+    """Which images to train on, and how they are augmented.
 
-    The name `folder` stands for a user's own images, in class folders below `root`; they are scaled to `size` pixels a
-    side, 32 unless given. With `augment` each image is moved at random by up to `padding` pixels, with black edges or,
-    with `reflect`, with reflections of what is beside them, and, with `flip`, mirrored half of the time; with `cutout`
-    a square of so many pixels a side is blackened, at a random place.
-    Images that are streamed from files (imagenet) are cut to `size` pixels a side, 224 unless given, by `workers`
-    reader processes for each device; with `augment` a random part of each, in random colours.
+    Args:
+        name: a data set by name, such as cifar10; or folder, for your own images in class folders below `root`.
+        root: the folder that data sets are in; LEHR_DATA unless given.
+        batch_size: how many images a batch has.
+        augment: change each training image at random: move it; of streamed images (imagenet), take a random part in
+            random colours.
+        padding: how many pixels an image is moved at most.
+        flip: mirror half of the images, with `augment`.
+        cutout: blacken a square of so many pixels a side at a random place, with `augment`; 0 for none.
+        reflect: fill what comes in at the edges of a moved image with reflections instead of black.
+        validation: how many training images to hold out for validation; the data set's own number unless given.
+        size: scale images to so many pixels a side; 32 for folder and 224 for imagenet unless given.
+        workers: how many processes read streamed images for each device; chosen by the machine unless given.
     """
 
     name: str
@@ -94,7 +101,12 @@ class Annealing:
 
 @dataclass(frozen=True)
 class Loss:
-    """The squared hinge of the paper's CIFAR-10 experiments, or cross-entropy with label smoothing."""
+    """What training minimises.
+
+    Args:
+        name: cross-entropy, or the squared hinge of the paper's CIFAR-10 experiments.
+        label_smoothing: the share of each label that is spread over all classes, with cross-entropy.
+    """
 
     name: Literal["squared-hinge", "cross-entropy"] = "cross-entropy"
     label_smoothing: float = 0.0
@@ -140,12 +152,16 @@ class Pretraining:
 
 @dataclass(frozen=True)
 class Distillation:
-    """Learn from another network too: `share` of the loss is the distance to its scores.
+    """Learn from another network too: part of the loss is the distance to its scores.
 
-    The other is the run `teacher`, or with `epochs` the recipe's full-precision twin, trained for so many first, with
-    the learning rate `lr` (the recipe's own unless given). By "scores" the distance is the squared difference, by
-    "probabilities" that of the softmax at `temperature` (Hinton et al.), by "features" the squared difference of what
-    the BatchNorm layers give, for a teacher of the same architecture.
+    Args:
+        teacher: the run folder of the other network.
+        epochs: train the recipe's full-precision twin as the teacher, for so many epochs; 0 for no twin.
+        lr: the twin's learning rate; the recipe's own unless given.
+        share: the teacher's part of the loss, above 0 and at most 1.
+        by: the distance: squared difference of the scores; difference of the probabilities at `temperature` (Hinton et
+            al.); squared difference of the features after each BatchNorm, for a teacher of the same architecture.
+        temperature: the temperature of the softmax, for probabilities.
     """
 
     teacher: Path | None = None
@@ -175,13 +191,35 @@ class Distillation:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One experiment. `result` is what it gave or what the paper gives; `devices` to `compile` say on what it runs.
+    """One experiment.
 
-    `annealing` is for algorithms with noise. `batchnorm_batches`: how many batches of training images BatchNorm's
-    statistics are estimated from anew, with the noise removed, for each validation (training goes on with its own) and
-    at the end; 0: never. `averaging` is the decay, for each step, of a moving average of the weights, which is what is
-    evaluated and kept (0: none); it needs `batchnorm_batches`. `start` is a full-precision run to start from
-    (`--from RUN`). `deterministic` asks torch for kernels that give the same bits each time, as a CPU's do anyway.
+    Args:
+        data: which images.
+        model: which network.
+        epochs: how many epochs to train.
+        description: what the recipe is for.
+        result: what it gave, or what the paper gives.
+        algorithm: how the network is quantized.
+        annealing: when the noise of each layer decays, for algorithms with noise.
+        loss: what training minimises.
+        pretraining: the full-precision twin that is trained first.
+        distillation: another network to learn from.
+        optimizer: how the weights are updated.
+        schedule: the learning rate over time.
+        batchnorm_batches: re-estimate the statistics of BatchNorm from so many batches without noise, before each
+            validation and at the end; 0 for never.
+        averaging: the decay at each step of a moving average of the weights, which is what is evaluated and kept; 0
+            for none. It needs batchnorm_batches.
+        seed: the seed of all random numbers.
+        start: a full-precision run whose weights to start from; --from is another name for it.
+        devices: how many processors or GPUs on each machine.
+        num_nodes: how many machines.
+        strategy: how Lightning Fabric distributes the work, such as ddp.
+        accelerator: what to train on, such as cpu or cuda; auto takes the best there is.
+        precision: the numbers to compute with; bf16 and 16 are mixed with 32 bits.
+        channels_last: keep images with the channels last in memory, which is often faster.
+        compile: compile the network with torch.compile.
+        deterministic: use only kernels that give the same bits each time, as those of a CPU do anyway.
     """
 
     data: Data

@@ -101,11 +101,23 @@ def dump(recipe: Recipe) -> str:
     return yaml.safe_dump(_plain(recipe), sort_keys=False, allow_unicode=True)
 
 
-def keys() -> str:
-    """Every key of a recipe with its type and what it is unless given, as help for the command line."""
-    names = f"{', '.join(NETWORKS)}, or the import path of a class of your own"
-    told = f"--model NETWORK: {names}; its keys are the arguments of its constructor, here those of mlp"
-    return f"{_parser(NETWORKS['mlp']).format_help()}\n{told}\n"
+def help_parser(words: argparse.ArgumentParser) -> ArgumentParser:
+    """Return a parser of some words and of every key of a recipe, for help and completion, not for parsing.
+
+    Args:
+        words: a parser of the words that are not keys.
+    """
+    parser = ArgumentParser(usage=words.usage, description=words.description)
+    for action in words._actions:
+        parser._add_action(action)
+    _add_keys(parser, NETWORKS["mlp"])
+    chosen = next(action for action in parser._actions if "--model" in action.option_strings)
+    chosen.metavar = "NETWORK"  # to jsonargparse it is a file with keys of the network
+    chosen.help = (
+        f"the network: {', '.join(NETWORKS)}, or the import path of your own class. Its keys are the arguments of its "
+        "constructor; listed here are those of mlp."
+    )
+    return parser
 
 
 def _composed(base: str, method: str) -> str:
@@ -253,13 +265,16 @@ def _network(content: Any, words: Sequence[str]) -> tuple[type[nn.Module], dict[
 
 
 def _parser(network: type[nn.Module]) -> ArgumentParser:
-    """A parser of the keys of a recipe, among them the settings of its network."""
-    usage = "lehr train RECIPE [--out RUN] [--from RUN] [--key value ...]"
-    parser = ArgumentParser(usage=usage, exit_on_error=False, allow_abbrev=False)
+    """Return a parser of the keys of a recipe, among them the settings of its network."""
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    _add_keys(parser, network)
+    return parser
+
+
+def _add_keys(parser: ArgumentParser, network: type[nn.Module]) -> None:
     settings: dict[str, Any] = {"skip": set(FROM_DATA), "instantiate": False, "fail_untyped": False}
     parser.add_class_arguments(network, "model", as_positional=False, **settings)
     parser.add_class_arguments(Recipe, as_positional=False, skip={"model"})
-    return parser
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,248 @@
+"""The commands, each a function whose signature is its command line.
+
+Arguments before `*` are positional; the others are options. A list takes one or more words. The text of `Args:` is the
+help. Modules are imported inside the functions, so that `lehr --help` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from lehr.cli.recipe_commands import CommandFailed, compare, train
+from lehr.printable import printable
+
+
+def evaluate(run: Path) -> None:
+    """Measure the accuracy of a run's network on validation and test images, without noise.
+
+    Args:
+        run: the run folder.
+    """
+    from lehr.report.terminal import print_results
+    from lehr.training.run import evaluate
+
+    print_results(run, evaluate(run))
+
+
+def recipes() -> None:
+    """List the recipes that come with lehr, and the methods."""
+    from lehr.report.terminal import print_methods, print_recipes
+    from lehr.training.recipes import bases, methods, named, names
+
+    print_recipes({name: named(name) for name in names()})
+    print_methods({name: named(f"digits-{name}") for name in methods()}, bases())
+
+
+def data(name: str, *, root: Path | None = None) -> None:
+    """Fetch a data set, check it, and print where it is.
+
+    Args:
+        name: the data set, such as cifar10.
+        root: the folder to fetch it into; LEHR_DATA unless given.
+    """
+    from lehr.data import fetch, folder, load
+
+    fetch(name, root)
+    splits = load(name, root)
+    place = "scikit-learn" if name == "digits" else str(root or folder())
+    sizes = ", ".join(f"{len(split)} {kind}" for kind, split in zip(splits._fields, splits, strict=True))
+    print(f"{name} is complete in {place}: {sizes} images of {'x'.join(map(str, splits.train.shape))}")
+
+
+def summary(run: str) -> None:
+    """Print the layers of a network: shape, MACs, bits of weights and activations, memory.
+
+    Args:
+        run: a run folder, or the name of a recipe.
+    """
+    from lehr.report.terminal import show
+    from lehr.summary import summarize
+    from lehr.training.run import network_of
+
+    model, images = network_of(run)
+    summary = summarize(model, images)
+    show(summary.table())
+    print(summary.remark)
+
+
+def report(run: Path) -> None:
+    """Write RUN/report.html: the run, finished or not, as one page.
+
+    Args:
+        run: the run folder.
+    """
+    from lehr.report.page import write_report
+
+    print(printable(write_report(run)))
+
+
+def export(
+    source: str,
+    *,
+    to: Literal["packed", "onnx", "qonnx", "c"],
+    out: Path | None = None,
+    verify: bool = True,
+) -> None:
+    """Write a network as integers: a packed .lehr file, ONNX, QONNX or C; and verify that all of them agree.
+
+    Args:
+        source: a run folder, a .lehr file, or the name of a network of the zoo.
+        to: what to write.
+        out: where to write it; in the run folder, or the current folder, unless given.
+        verify: compare every backend on the test images of a run, or on random ones; false needs no data set.
+    """
+    from lehr.export import export
+
+    failed = False
+    for line, passed in export(source, to, out, verify=verify):
+        print(printable(line))
+        failed |= not passed
+    if failed:
+        raise CommandFailed("the exported network differs from the trained one: see above")
+
+
+def predict(file: str, images: list[Path], *, resize: bool = False) -> None:
+    """Classify PNG or JPEG files, or folders of them, with a packed network.
+
+    Args:
+        file: a .lehr file, or the name of a network of the zoo.
+        images: image files or folders.
+        resize: crop images of another size to their middle and scale it; without it they are refused.
+    """
+    from lehr.deploy.images import ImageError
+    from lehr.deploy.predict import predict
+    from lehr.report.terminal import show
+    from lehr.table import Table
+    from lehr.zoo import file_of
+
+    rows, failed = [], False
+    for path, answer in predict(file_of(file), images, resize=resize):
+        if isinstance(answer, ImageError):
+            print(f"lehr predict: {printable(answer)}", file=sys.stderr)
+            failed = True
+        else:
+            rows.append((str(path), *answer))
+    if rows:
+        show(Table(("image", "class", "score", "next", "its score"), rows))
+    if failed:
+        raise SystemExit(1)
+
+
+def bench(file: str, *, repetitions: int = 100) -> None:
+    """Time a packed network on this machine, beside onnxruntime with float32 and with 8-bit weights.
+
+    Args:
+        file: a .lehr file, or the name of a network of the zoo.
+        repetitions: how often each is run; the shortest time counts.
+    """
+    from lehr.deploy.bench import bench
+    from lehr.deploy.cpu import compile
+    from lehr.deploy.pack import load
+    from lehr.zoo import file_of
+
+    net = load(file_of(file))
+    timings = bench(net, repetitions=repetitions)
+    print(compile(net).describe(), timings, sep="\n\n")
+
+
+def zoo() -> None:
+    """List the trained networks that come with lehr; predict, export and bench take their names."""
+    from lehr.report.terminal import show
+    from lehr.zoo import listing
+
+    show(listing())
+
+
+def approximate(
+    formula: str,
+    *,
+    epsilon: float,
+    side: float = 1.0,
+    lipschitz: float | None = None,
+    tight: bool = False,
+    out: Path | None = None,
+) -> None:
+    """Approximate a formula such as "sin(3*x0)*x1" by quantized networks (Theorem 1), and measure their error.
+
+    Args:
+        formula: arithmetic and named functions of x0, x1, ...
+        epsilon: the largest error allowed.
+        side: the domain is [0, side] in each variable.
+        lipschitz: a Lipschitz constant you know; unless given, interval arithmetic certifies one.
+        tight: use the fewest cubes whose bound is epsilon, a quarter of the proof's on each axis.
+        out: draw function, network and error to OUT.svg, OUT.pdf and OUT.png.
+    """
+    from lehr.report.formula import approximate_formula
+
+    print(approximate_formula(formula, epsilon=epsilon, side=side, lipschitz=lipschitz, tight=tight, out=out))
+
+
+def figures(
+    *,
+    out: Path,
+    runs: list[Path] = [],  # noqa: B006 - never changed
+    only: list[str] = [],  # noqa: B006
+    formats: list[str] = ["svg", "pdf", "png"],  # noqa: B006
+) -> None:
+    """Draw the idea and the paper's figures; with runs, their validation errors and annealing windows (figure 1).
+
+    Args:
+        out: the folder to draw into.
+        runs: run folders whose validation error to draw, a panel for each schedule.
+        only: the names of the figures to draw; all unless given.
+        formats: which of svg, pdf and png to write; all unless given.
+    """
+    from lehr.report.figures import draw_all
+
+    print(*map(printable, draw_all(out, runs, only, formats)), sep="\n")
+
+
+def demo(*, out: Path = Path("runs/demo")) -> None:
+    """Train a ternary network on digits, compare it with floats, export it as integers, verify and time them.
+
+    Args:
+        out: the folder to make.
+    """
+    from lehr.deploy.bench import bench
+    from lehr.deploy.pack import load
+    from lehr.export import export
+    from lehr.report.page import write_report
+    from lehr.report.terminal import print_demo
+    from lehr.training.recipes import named
+    from lehr.training.run import unused_path
+    from lehr.training.session import train
+
+    out = unused_path(out)
+    print_demo(out, {name: train(named(name), out / name) or {} for name in ("digits-fp", "digits-ana")})
+    run = out / "digits-ana"
+    for to in ("packed", "c"):
+        for line, _ in export(run, to, verify=to == "packed"):
+            print(line)
+    print(bench(load(run / "model.lehr")))
+    print(f"the ternary run as a page: {write_report(run)}")
+
+
+def completion(shell: Literal["bash", "zsh", "tcsh"]) -> None:
+    """Print a script that completes the commands, options and recipes of lehr in your shell.
+
+    bash: lehr completion bash > ~/.local/share/bash-completion/completions/lehr; zsh: into a file _lehr in a folder of
+    $fpath; tcsh: into a file that ~/.tcshrc sources.
+
+    Args:
+        shell: the shell to complete in.
+    """
+    from lehr.cli.arguments import completion_script
+
+    print(completion_script(COMMANDS, shell))
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    function.__name__: function
+    for function in (
+        *(demo, train, evaluate, recipes, data, summary, report, compare),
+        *(export, predict, bench, zoo, approximate, figures, completion),
+    )
+}
