@@ -57,7 +57,7 @@ def commands(text: str) -> list[list[str]]:
     shells += [line[4:] for line in plain.replace("\\\n", " ").splitlines() if line.startswith("    ")]
     lines = "\n".join(shells).replace("\\\n", " ").splitlines()
     found = [re.search(r"(?:^|srun |-m )lehr(?:\.cli)? (.*)", line) for line in lines]
-    return [shlex.split(match[1], comments=True) for match in found if match]
+    return [shlex.split(match[1].partition(" > ")[0], comments=True) for match in found if match]
 
 
 def shown() -> list[tuple[str, list[str]]]:

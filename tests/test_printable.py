@@ -12,7 +12,7 @@ from lehr.deploy import compile
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.operations import Flatten, Linear, Table, Weights
 from lehr.printable import printable
-from lehr.table import table
+from lehr.table import Table as TextTable
 
 EVIL = "a\x1b]0;owned\x07\rb\x9bc\u202ed\u2028e"
 SHOWN = r"a\x1b]0;owned\x07\rb\x9bc\u202ed\u2028e"
@@ -46,7 +46,7 @@ def test_controls_are_escaped_and_letters_stay():
 
 
 def test_tables_show_controls_as_escapes():
-    assert table(("name",), [(EVIL,)]) == f"name\n{SHOWN}"
+    assert TextTable(("name",), [(EVIL,)]).text() == f"name\n{SHOWN}"
     net = evil_net()
     for text in (str(net.summary()), str(compile(net).describe())):
         assert SHOWN in text

@@ -16,9 +16,10 @@ from torch.optim import lr_scheduler
 
 from lehr.algorithms import ANA, FullPrecision
 from lehr.annealing import AllAtOnce, Constant, CosineDecay, PowerDecay, SameEnd
+from lehr.cli.recipe_commands import train_words
 from lehr.models import VGG
 from lehr.training.recipe import Annealing, Data, Model, Optimizer, Pretraining, RateSchedule, Recipe
-from lehr.training.recipes import RecipeError, bases, dump, keys, methods, named, names, read
+from lehr.training.recipes import RecipeError, bases, dump, help_parser, methods, named, names, read
 from lehr.training.run import Images, build
 from processes import ENVIRONMENT
 
@@ -237,7 +238,7 @@ def test_an_unknown_recipe_is_told_with_the_nearest() -> None:
 
 
 def test_help_lists_the_keys() -> None:
-    text = keys()
+    text = help_parser(train_words()).format_help()
     for key in (
         "--epochs",
         "--data.batch_size",
