@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test fuzz check docs results notebooks bench clean
+.PHONY: demo quick test fuzz check docs results notebooks bench clean
 .DEFAULT_GOAL := test
 
 # Constraints pin torch to the CPU build the project is tested with.
@@ -19,6 +19,12 @@ check: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --level error
+
+# Unit tests alone, in a minute and a half: none that starts programs, trains by recipe, compiles with torch or takes seconds.
+# tests/uses.py finds out what a test uses and gives it its marks.
+QUICK := not browser and not process and not training and not command and not compiler and not fuzz and not slow
+quick: $(VENV)/.ready
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal -m '$(QUICK)' tests
 
 # On all cores, one thread each: processes that each take all cores would only wait for each other.
 test: check

@@ -4,11 +4,14 @@ A shell that starts the tests in the background has SIGINT ignored, and every pr
 that. A handler that a test leaves behind would change the tests that follow it in the same process.
 """
 
+import os
 import signal
 
 import pytest
 
 from uses import MARKS, marks_of
+
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # a pool of processes would import torch once more each
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 
-_SECONDS = 4.0
+_SECONDS = 2.0
 _FEWEST = 5  # on a machine that is busy with other things
 
 

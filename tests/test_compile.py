@@ -75,14 +75,15 @@ class TestOneCompilation:
         quantizer = Quantizer(step, mode=mode, scale=0.5)
         for training in (True, False):
             compiled = torch.compile(quantizer.train(training), backend="eager", fullgraph=True)
-            for x in (TIES, TIES.bfloat16()):
+            for x in (TIES,) if step is SEARCHED else (TIES, TIES.bfloat16()):
                 torch.manual_seed(0)
                 got = run(compiled, x)
                 torch.manual_seed(0)
                 torch.testing.assert_close(got, run(quantizer, x), equal_nan=True)
 
-    @pytest.mark.parametrize("kind", NOISES)
-    @pytest.mark.parametrize("mode", ["expectation", "mode", "sample"])
+    @pytest.mark.parametrize(
+        ("kind", "mode"), [*((kind, "expectation") for kind in NOISES), (Uniform, "mode"), (Uniform, "sample")]
+    )
     def test_channels_last_is_one_graph_too(self, kind, mode):
         x = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
         compiled = torch.compile(
@@ -115,10 +116,9 @@ class TestTheGeneratedCode:
         x = torch.tensor([0.7, 0.1, 0.69921875, 0.703125], dtype=torch.bfloat16)
         assert torch.equal(torch.compile(quantizer, fullgraph=True)(x), quantizer(x))
 
-    @pytest.mark.parametrize("kind", [Uniform, Logistic])
-    def test_noise_and_scale_per_channel_give_the_same_numbers(self, kind):
+    def test_noise_and_scale_per_channel_give_the_same_numbers(self):
         quantizer = Quantizer(
-            MultiStep.uniform(2), kind(0.4), kind(torch.full((5, 1), 0.3)), scale=torch.full((5, 1), 0.7)
+            MultiStep.uniform(2), Logistic(0.4), Uniform(torch.full((5, 1), 0.3)), scale=torch.full((5, 1), 0.7)
         )
         x = torch.randn(3, 5, 17)
         torch.testing.assert_close(

@@ -19,7 +19,7 @@ from lehr.training.folder import RunFolder
 from lehr.training.loaders import Loaders
 from lehr.training.recipe import Data
 from lehr.training.run import evaluate
-from processes import ENVIRONMENT, PATIENCE
+from processes import ENVIRONMENT, PATIENCE, Lehr
 
 SCRIPT = Path(sys.executable).with_name("lehr")
 RECIPE = (
@@ -104,20 +104,17 @@ def test_a_loss_that_is_no_number_in_several_processes_is_told_once(tmp_path: Pa
     assert "Traceback" not in errors
 
 
+def as_torchrun_starts_the_first_of_two() -> None:
+    os.environ |= {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29400"}
+    os.environ |= {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+
+
 def test_more_processes_of_torchrun_than_devices_are_refused(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    process = subprocess.run(
-        [*torchrun, "lehr", "train", *RECIPE[:5], "--accelerator", "cpu"],
-        env=ENVIRONMENT,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert process.returncode != 0
-    assert "torchrun started 2 processes, but devices is 1 and num_nodes 1: give --devices" in process.stderr
-    assert not (tmp_path / "runs").exists()
+    words = ("train", *RECIPE[:5], "--accelerator", "cpu", "--out", tmp_path / "run")
+    process = Lehr(*words, output=tmp_path / "log", before=as_torchrun_starts_the_first_of_two)
+    assert process.wait() == 2
+    assert "torchrun started 2 processes, but devices is 1 and num_nodes 1: give --devices" in process.output
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_batch_is_dealt_out_evenly_or_not_at_all() -> None:

@@ -92,7 +92,10 @@ def test_export_without_a_comparison_needs_no_data_set(
 def test_the_exported_c_builds_and_passes_its_own_test(run: Path):
     assert cli.main(["export", str(run), "--to", "c", "--verify", "false"]) == 0
     make = subprocess.run(
-        ["make", "-C", str(run / "c"), f"CC={find_compiler()[0]}", "test"], capture_output=True, text=True, check=False
+        ["make", "-C", str(run / "c"), f"CC={find_compiler()[0]}", "CFLAGS=-std=c99 -O0", "test"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert make.returncode == 0, make.stdout + make.stderr
 

@@ -37,6 +37,7 @@ def with_python() -> list[Path]:
     return [page for page in PAGES if PYTHON.search(page.read_text()) and page.name not in ELSEWHERE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", with_python(), ids=page_id)
 def test_the_python_of_a_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -37,21 +37,22 @@ def run(way: str, *words: str, **settings: str) -> subprocess.CompletedProcess[s
     )
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    ("module", "words"),
+    ("way", "module", "words"),
     [
-        ("lehr.cli", "--help"),
-        ("argparse", "recipes"),
-        ("lehr.training.recipes", "recipes"),
-        ("torch", "recipes"),
-        ("torch._C", "recipes"),
-        ("numpy", "recipes"),
-        ("jsonargparse", "recipes"),
-        ("yaml", "recipes"),
-        ("sympy", "recipes"),
-        ("lehr.report.terminal", "recipes"),
-        ("onnxruntime", "bench digits"),
+        ("script", "lehr.cli", "--help"),
+        ("module", "lehr.cli", "--help"),
+        ("script", "argparse", "recipes"),
+        ("script", "lehr.training.recipes", "recipes"),
+        ("script", "torch", "recipes"),
+        ("module", "torch", "recipes"),
+        ("script", "torch._C", "recipes"),
+        ("script", "numpy", "recipes"),
+        ("script", "jsonargparse", "recipes"),
+        ("script", "yaml", "recipes"),
+        ("script", "sympy", "recipes"),
+        ("script", "lehr.report.terminal", "recipes"),
+        ("script", "onnxruntime", "bench digits"),
     ],
 )
 def test_ctrl_c_while_a_module_is_imported_is_no_traceback(way: str, module: str, words: str, tmp_path: Path) -> None:

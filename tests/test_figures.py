@@ -88,6 +88,7 @@ def test_collapse_leaves_out_gaps_of_zero_which_a_logarithm_cannot_show():
     assert np.allclose(on_the_threshold, 0.5)
 
 
+@pytest.mark.slow
 def test_draw_all_writes_every_figure_and_leaves_matplotlib_as_it_was(tmp_path):
     before = copy.deepcopy(dict(matplotlib.rcParams))
     state = torch.get_rng_state()

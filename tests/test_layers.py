@@ -309,6 +309,7 @@ class TestTheRestOfTorch:
             gradients.append(x.grad)
         assert torch.equal(*gradients)
 
+    @pytest.mark.slow
     def test_no_value_is_read_back_from_the_device(self):
         """The meta device has no values: what would wait for an accelerator fails on it."""
         model = nn.Sequential(

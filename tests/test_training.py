@@ -522,7 +522,8 @@ def test_compiling_without_a_compiler_is_refused_before_anything_is_written(
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_compiled_network_trains_as_the_plain_one_without_recompiling_as_noise_falls(tmp_path: Path) -> None:
     annealing = Annealing(AllAtOnce(1), law=LinearDecay(), per="batch")
-    recipe = dataclasses.replace(RECIPE, annealing=annealing, epochs=2)
+    small = Model("mlp", hidden=(16,))  # a compiler takes seconds for each layer
+    recipe = dataclasses.replace(RECIPE, annealing=annealing, epochs=2, model=small)
     train(recipe, tmp_path / "plain")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()

@@ -61,6 +61,7 @@ def directory(net, tmp_path_factory):
 
 
 QUICKLY = "CFLAGS=-std=c99 -O0 -Wall -Wextra -Werror -pedantic"
+ELSEWHERE = QUICKLY.replace("-O0", "-O1")  # gcc builds it as the Makefile says, others with less effort
 
 
 def make(directory, *arguments, stdin=None):
@@ -79,7 +80,8 @@ def need(*programs, packages):
 def test_it_builds_without_warnings_and_gives_the_scores(directory, compiler):
     need(compiler, packages="gcc clang")
     make(directory, "clean")
-    assert "6 images" in make(directory, f"CC={compiler}", "check")
+    flags = () if compiler == "gcc" else (ELSEWHERE,)
+    assert "6 images" in make(directory, f"CC={compiler}", *flags, "check")
 
 
 def test_it_builds_for_32_bits(directory):
@@ -93,7 +95,7 @@ def test_it_builds_for_32_bits(directory):
     if probe.returncode:
         pytest.skip("gcc cannot build for 32 bits (Debian: lib32gcc-12-dev libc6-dev-i386)")
     make(directory, "clean")
-    assert "6 images, 1 instruction sets" in make(directory, "CC=gcc -m32", "check")
+    assert "6 images, 1 instruction sets" in make(directory, "CC=gcc -m32", ELSEWHERE, "check")
 
 
 def test_it_runs_on_arm_linux(directory):
@@ -104,7 +106,7 @@ def test_it_runs_on_arm_linux(directory):
     )
     make(directory, "clean")
     run = "RUN=qemu-arm -L /usr/arm-linux-gnueabihf"
-    assert "6 images, 1 instruction sets" in make(directory, "CC=arm-linux-gnueabihf-gcc", run, "check")
+    assert "6 images, 1 instruction sets" in make(directory, "CC=arm-linux-gnueabihf-gcc", run, ELSEWHERE, "check")
 
 
 def test_it_runs_on_a_bare_cortex_m4_within_the_stated_memory(net, directory):

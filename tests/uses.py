@@ -1,7 +1,7 @@
 """What a test uses, found in its code: the marks by which `make quick` leaves tests out.
 
-A test gets a mark if it, a fixture it asks for or a function of tests/ that it calls names something of `MARKS`. Nobody has to
-mark a test by hand.
+A test gets a mark if it, a fixture it asks for or a function of tests/ that it calls names something of `MARKS`.
+Nobody has to mark a test by hand.
 """
 
 from __future__ import annotations
@@ -21,9 +21,16 @@ MARKS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("subprocess", "processes", "multiprocessing", "nbclient", "torch.multiprocessing"),
     ),
     "training": (
-        "trains with lehr's loop, or runs an example that trains",
-        ("lehr.training.session.train", "lehr.training.session.resume", "lehr.training.series", "runpy"),
+        "trains a network",
+        (
+            "lehr.training.session.train",
+            "lehr.training.session.resume",
+            "lehr.training.series",
+            "runpy",
+            "test_algorithms.Training",
+        ),
     ),
+    "command": ("runs a `lehr` command in this process", ("lehr.cli.main",)),
     "compiler": ("calls torch.compile", ("torch.compile", "torch._dynamo")),
     "fuzz": ("looks for trouble at random, for seconds", ("fuzzing",)),
 }
@@ -34,9 +41,7 @@ def marks_of(function: Callable[..., Any], fixtures: Iterable[str] = ()) -> set[
     """The marks of a test, by its code and that of its fixtures.
 
     >>> import subprocess
-    >>> def started():
-    ...     subprocess.run(["true"])
-    >>> marks_of(lambda: started()), marks_of(lambda: 1)
+    >>> marks_of(lambda: subprocess.run(["true"])), marks_of(lambda: 1)
     ({'process'}, set())
     """
     found: set[str] = set()
