@@ -97,6 +97,8 @@ def test_the_html_is_well_formed_with_its_total_in_the_foot() -> None:
 def test_what_all_rows_share_is_told_once() -> None:
     shared, table = Table(("run", "data", "test"), [("a", "digits", 1), ("b", "digits", 2)]).without_shared(["data"])
     assert (shared, table.header) == ("data digits", ("run", "test"))
+    empty = Table(("run", "bytes"), [("a", None), ("b", "")]).without_shared(["data"])
+    assert empty == ("", Table(("run",), (("a",), ("b",))))
     alone = Table(("run", "data"), [("a", "digits")])
     assert alone.without_shared(["data"]) == ("", Table(("run", "data"), (("a", "digits"),)))
 

@@ -118,6 +118,8 @@ class Table:
     def without_shared(self, names: Collection[str]) -> tuple[str, Table]:
         """Split off the columns that have the same cell in all rows; return these in words, and the narrower table.
 
+        Columns without any cell are dropped.
+
         Args:
             names: the columns that may be split off.
 
@@ -130,6 +132,9 @@ class Table:
             for at, name in enumerate(self.header)
         ]
         shared = [f"{self.header[at]} {_cell(self.rows[0][at])}" for at, alike in enumerate(same) if alike]
+        same = [
+            alike or (bool(self.rows) and not any(_cell(row[at]) for row in self.rows)) for at, alike in enumerate(same)
+        ]
 
         def kept(row: Sequence[object]) -> tuple[object, ...]:
             return tuple(cell for cell, alike in zip(row, same, strict=True) if not alike)
