@@ -48,6 +48,7 @@ def test_it_tells_its_commands_and_version(capsys: pytest.CaptureFixture[str]) -
     output = capsys.readouterr().out
     for word in COMMANDS:
         assert f"\n{word} " in output
+    assert "--trust lets train, evaluate" in output
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"{lehr.__version__}\n"
 

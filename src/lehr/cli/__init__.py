@@ -133,7 +133,8 @@ def _usage() -> str:
     rows = [(word, (function.__doc__ or "").splitlines()[0]) for word, function in COMMANDS.items()]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     commands = Table(("command", "what it does"), rows).text(width)
-    return f"usage: lehr COMMAND ...\n\n{commands}\n\nlehr COMMAND --help lists its arguments."
+    trust = f"{TRUST} lets {', '.join(TRUSTING)} import classes that a recipe names and that are not part of lehr."
+    return f"usage: lehr COMMAND ...\n\n{commands}\n\nlehr COMMAND --help lists its arguments.\n{trust}"
 
 
 def _fail(code: int, message: str) -> int:
