@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
 import itertools
 import sys
 import typing
@@ -264,6 +265,7 @@ def _network(content: Any, words: Sequence[str]) -> tuple[type[nn.Module], dict[
     return network, settings, rest
 
 
+@functools.lru_cache(maxsize=8)  # a third of the time a recipe takes; `lehr recipes` reads a hundred
 def _parser(network: type[nn.Module]) -> ArgumentParser:
     """Return a parser of the keys of a recipe, among them the settings of its network."""
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
