@@ -1,4 +1,4 @@
-"""Writes pickles as Python 2 wrote CIFAR-10's: protocol 2, byte strings, numpy's module names of then."""
+"""Writes pickles as Python 2 wrote CIFAR-10's: protocol 2, byte strings, numpy's old module names."""
 
 import struct
 
@@ -24,7 +24,7 @@ def array(content: bytes, shape: tuple[int, int], *, code: bytes = b"u1") -> byt
 
 
 def dictionary(items: dict[bytes, bytes]) -> bytes:
-    """Return a whole pickle of a dictionary whose values are programs of their own."""
+    """Return a pickle of a dictionary, from the pickle programs of its values."""
     body = b"".join(python2_string(key) + program for key, program in items.items())
     return b"\x80\x02}(" + body + b"u."
 

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that misbehaves as told, for tests of downloads.
+"""A real HTTP server on loopback that misbehaves on request, for tests of downloads.
 
 Each path has a list of `Answer`s: the first request gets the first, the next the second, and so on; the last
 one is given for ever. The `Site` records what it was asked, with the headers.
@@ -28,7 +28,7 @@ class Answer:
 
 @dataclass
 class Site:
-    """What the server holds and what it was asked."""
+    """The files of the server and the requests it received."""
 
     url: str
     answers: dict[str, list[Answer]]

@@ -23,7 +23,7 @@ def photographs() -> tuple[Path, ...]:
 
 @functools.cache
 def contents() -> tuple[bytes, ...]:
-    """Whole JPEG files, real ones if there are any."""
+    """Return valid JPEG files, real ones if available."""
     real = tuple(path.read_bytes() for path in photographs()[:12])
     return real or tuple(encoded(draw("cross", random.Random(seed))) for seed in range(12))
 
@@ -54,7 +54,7 @@ def write_tree(root: Path, classes: int = 3, per_class: int = 8, *, split: str =
 
 
 def write_pictures(root: Path, count: int = 12, *, split: str = "train") -> Path:
-    """Write images in which every crop is another."""
+    """Write images whose crops all differ."""
     folder = root / split / "class_0"
     folder.mkdir(parents=True)
     for at in range(count):
@@ -63,5 +63,5 @@ def write_pictures(root: Path, count: int = 12, *, split: str = "train") -> Path
 
 
 def number(image: torch.Tensor) -> int:
-    """The number an image of `write_tree` shows."""
+    """Return the number that an image of `write_tree` shows."""
     return round(float(image.float().mean()) / 10)

@@ -1,4 +1,4 @@
-"""Run folders written by hand: what a training would have left, without training."""
+"""Run folders written without training."""
 
 from __future__ import annotations
 

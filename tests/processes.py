@@ -1,4 +1,4 @@
-"""The `lehr` command in processes of their own, to be stopped and killed, without importing torch anew for each.
+"""The `lehr` command in separate processes, to be stopped and killed, without importing torch again for each.
 
 A server process imports everything once and forks; what it starts are real processes with real signals.
 """
@@ -21,7 +21,7 @@ ENVIRONMENT = {
     "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16",
     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
 }
-os.environ |= ENVIRONMENT  # the server has no other way to be told
+os.environ |= ENVIRONMENT  # the server reads its settings from here
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["processes", "lehr.cli", "lehr.training.session", "sklearn.datasets"])
 
@@ -64,7 +64,7 @@ class Lehr:
         return self.process.exitcode
 
     def wait_for(self, happened: Callable[[], bool]) -> None:
-        """Until something is seen in the file system."""
+        """Wait until a condition on the file system holds."""
         deadline = time.monotonic() + PATIENCE
         while not happened():
             assert self.process.is_alive(), f"ended with {self.process.exitcode}:\n{self.output}"
@@ -78,6 +78,6 @@ class Lehr:
 
 
 def lehr(*arguments: object, output: Path, before: Callable[[], None] | None = None) -> tuple[int, str]:
-    """Run a command to its end: exit code and what it said."""
+    """Run a command to its end; return its exit code and output."""
     command = Lehr(*arguments, output=output, before=before)
     return command.wait(), command.output

@@ -1,4 +1,4 @@
-"""The paper's formulas once more, in numpy and scipy, and what the tests of the core share."""
+"""The paper's formulas, restated in numpy and scipy, and helpers for the tests of the core."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BY_SCIPY: dict[type, Callable[[float], Any]] = {
 
 
 def step_value(x: np.ndarray, step: lehr.MultiStep) -> np.ndarray:
-    """Eq. 4: the level whose interval holds x, a threshold belonging to the interval above it."""
+    """Return the level of the interval that contains x (eq. 4); a threshold belongs to the interval above it."""
     return np.asarray(step.levels)[np.searchsorted(step.thresholds, x, side="right")]
 
 
@@ -56,7 +56,7 @@ def steps(draw: st.DrawFn, most: int = 12) -> lehr.MultiStep:
 
 
 def value_and_gradient(x: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `lehr.quantize` gives, and what it passes back of a gradient of ones."""
+    """Return the value of `lehr.quantize`, and the gradient of its sum."""
     x = x.detach().clone().requires_grad_()
     y = lehr.quantize(x, *args, **kwargs)
     y.backward(torch.ones_like(y))

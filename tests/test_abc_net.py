@@ -184,6 +184,6 @@ def test_a_user_model_of_other_dimensions_is_converted() -> None:
         (lambda: ABCNet(scale="fixed"), "scale must be one of tensor, channel, got 'fixed'"),  # pyright: ignore[reportArgumentType]
     ],
 )
-def test_wrong_settings_are_told(make: Callable[[], ABCNet], message: str) -> None:
+def test_wrong_settings_raise(make: Callable[[], ABCNet], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()

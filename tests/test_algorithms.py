@@ -46,7 +46,7 @@ from lehr.training.recipes import methods, named
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An algorithm, the levels it leaves its weights at, and the test accuracy it reaches on digits.
+    """An algorithm, the levels of its final weights, and the test accuracy it reaches on digits.
 
     `levels` are those in units of the scale, or how many there are, or "several" if layers differ; None: floats.
     `frozen` is what `freeze` makes of it: a network of integers, one whose weights alone are quantized, one with floats
@@ -117,7 +117,7 @@ def network() -> MLP:
 
 
 class Training:
-    """A plain loop that calls an algorithm as the engine does, with all noise annealed away after half of it."""
+    """Train in a plain loop that calls an algorithm like the training loop; all noise is 0 after half of it."""
 
     def __init__(self, case: Case) -> None:
         self.algorithm, self.reestimate = case.algorithm, case.reestimate
@@ -240,7 +240,7 @@ def test_saved_and_loaded_in_the_middle_it_ends_with_the_same_bits(
 
 
 class Mixed(TorchDispatchMode):
-    """Notes what gets tensors of the CPU beside those of another device, which GPUs refuse."""
+    """Records operations that mix tensors of the CPU and of another device, which GPUs refuse."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -357,11 +357,11 @@ def test_clip_is_in_units_of_the_scale_and_touches_nothing_within() -> None:
         (lambda: ANA(noisy="weight"), "noisy must be one of both, weights, activations, got 'weight'"),  # pyright: ignore[reportArgumentType]
         (lambda: ANA(backward_noise="cauchy"), "backward_noise must be one of uniform, .*, None, got 'cauchy'"),  # pyright: ignore[reportArgumentType]
         (lambda: ANA(clip=0), "clip must be positive, or None for no clipping, got 0"),
-        (lambda: ANA(std=0), "without backward noise nothing is learned: give a backward_std above 0"),
-        (lambda: ANA(backward_std=0), "without backward noise nothing is learned"),
+        (lambda: ANA(std=0), "without backward noise there is no gradient: give a backward_std above 0"),
+        (lambda: ANA(backward_std=0), "without backward noise there is no gradient"),
     ],
 )
-def test_wrong_settings_are_told_when_the_algorithm_is_made(make: Callable[[], ANA], message: str) -> None:
+def test_wrong_settings_raise_when_the_algorithm_is_made(make: Callable[[], ANA], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -386,7 +386,7 @@ def test_ana_learns_with_all_schedules_of_the_follow_up_synchronous_or_not(
     training = Training(ALGORITHMS["ANA"])
     schedule = kind(EPOCHS if kind is AllAtOnce else EPOCHS / 3)
     training.annealer = lehr.Annealer(training.model, schedule, synchronous=synchronous)
-    gone = pytest.warns(AnnealingWarning, match="no gradient passes it") if synchronous else contextlib.nullcontext()
+    gone = pytest.warns(AnnealingWarning, match="get no gradient any more") if synchronous else contextlib.nullcontext()
     with gone:  # what synchronous annealing comes to
         training.epochs(0, EPOCHS)
     assert not noisy_quantizers(training.model)

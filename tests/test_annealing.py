@@ -45,7 +45,7 @@ def net(layers=3):
 
 
 def stds(model, which="forward"):
-    """Of each layer, the std its quantizers have in common."""
+    """Return the std that the quantizers of each layer share."""
     modules = dict(model.named_modules())
     layers = [{getattr(modules[path], f"{which}_std").item() for path in layer} for layer in layers_of(model)]
     assert all(len(layer) == 1 for layer in layers), "the quantizers of a layer anneal together"
@@ -173,7 +173,7 @@ class TestTime:
         Annealer(model, Window(0, 4)).step()
         assert model[0].quantizer.forward_std is before
 
-    def test_the_backward_noise_may_have_a_law_of_its_own(self):
+    def test_the_backward_noise_may_have_another_law(self):
         model = net(2)
         Annealer(model, Window(0, 10), LinearDecay(), backward_law=LinearDecay(final=0.5)).seek(10)
         assert stds(model) == [0, 0]
@@ -234,7 +234,10 @@ class TestGroups:
         [
             (["stem", "left"], "no group covers right.0.quantizer, right.1"),
             (["stem", "left", ["right", "left.1"]], "quantizer left.1 is in group 2 and in group 3"),
-            (["stem", "middle"], "group 2 names 'middle', which holds no quantizer; there are stem.quantizer, left"),
+            (
+                ["stem", "middle"],
+                "names 'middle', which contains no quantizer; the quantizers are stem.quantizer, left",
+            ),
         ],
     )
     def test_groups_cover_every_quantizer_once(self, groups, complaint):
@@ -258,7 +261,7 @@ class TestGroups:
 
 
 class Grouped(Branches):
-    """Says itself that its branches are one layer."""
+    """Declares its branches to be one layer."""
 
     groups = (("left", "right"),)
 
@@ -295,7 +298,7 @@ class TestANetworkThatSaysItself:
     @pytest.mark.parametrize(
         ("groups", "complaint"),
         [
-            ((("left", "middle"),), "Grouped.annealing_groups names 'middle', which is no module of it"),
+            ((("left", "middle"),), "Grouped.annealing_groups names 'middle', which it does not contain"),
             ((("left",), ("right", "left.1")), "Grouped.annealing_groups has 'left.1' in two groups"),
         ],
     )
@@ -308,7 +311,7 @@ class TestANetworkThatSaysItself:
 
 class TestState:
     @pytest.mark.parametrize("synchronous", [False, True])
-    def test_it_goes_on_where_it_was_also_in_a_model_built_anew(self, synchronous):
+    def test_a_loaded_state_continues_also_in_a_new_model(self, synchronous):
         def build():
             return net(), {"schedule": Hierarchical(5), "steps_per_epoch": 4, "synchronous": synchronous}
 
@@ -336,12 +339,12 @@ class TestState:
 
     def test_the_state_of_another_model_is_an_error(self):
         state = Annealer(net(2), Window(0, 1)).state_dict()
-        with pytest.raises(ValueError, match=r"another model: its quantizers differ in 5, 6.quantizer"):
+        with pytest.raises(ValueError, match=r"another model: only one of the two has the quantizers 5, 6.quantizer"):
             Annealer(net(3), Window(0, 1)).load_state_dict(state)
 
     @pytest.mark.parametrize("state", [{}, {"weight": 1}, {"steps": 1}])
     def test_a_state_of_something_else_is_an_error(self, state):
-        with pytest.raises(ValueError, match="an annealer's state has steps and initial, this one has"):
+        with pytest.raises(ValueError, match="an annealer's state needs steps and initial, got"):
             Annealer(net(), Window(0, 1)).load_state_dict(state)
 
 
@@ -350,9 +353,7 @@ class TestComplaints:
         model = net(2)
         annealer = Annealer(model, Hierarchical(2), synchronous=True)
         annealer.step()
-        with pytest.warns(
-            AnnealingWarning, match="at epoch 2 the backward noise of layer 1 is gone: no gradient passes"
-        ):
+        with pytest.warns(AnnealingWarning, match="at epoch 2 the backward noise of layer 1 became 0: its weights"):
             annealer.step()
         annealer.step()  # warnings are errors here: it was said
         x = torch.randn(8, 4, requires_grad=True)
@@ -368,7 +369,7 @@ class TestComplaints:
 
     def test_a_quantizer_without_backward_noise_from_the_start_is_warned_of(self):
         model = nn.Sequential(lehr.Linear(2, 2, quantizer=Quantizer(backward=Uniform(0))))
-        with pytest.warns(AnnealingWarning, match="at epoch 0 the backward noise of layer 1 is gone"):
+        with pytest.warns(AnnealingWarning, match="at epoch 0 the backward noise of layer 1 became 0"):
             Annealer(model, Window(0, 1))
         Annealer(nn.Sequential(Quantizer(backward=Dirac())), Window(0, 1))  # no noise at all is meant
 
@@ -389,9 +390,9 @@ class TestComplaints:
         [
             (
                 {"schedule": Hierarchical(5).windows(2)},
-                r"3 layers to anneal and there are 2 windows; the layers are 0.quantizer\+2, ",
+                r"3 layers to anneal, but got 2 windows; the layers are 0.quantizer\+2, ",
             ),
-            ({"synchronous": True, "backward_law": LinearDecay()}, "takes no backward_law"),
+            ({"synchronous": True, "backward_law": LinearDecay()}, "leave backward_law out"),
             ({"steps_per_epoch": 0}, "steps_per_epoch must be at least 1, got 0"),
         ],
     )
@@ -402,10 +403,10 @@ class TestComplaints:
     @pytest.mark.parametrize(
         ("arguments", "complaint"),
         [
-            ({"law": LinearDecay}, r"a decay law is one such as LinearDecay\(\) or PowerDecay\(2\), got <class"),
-            ({"schedule": [(0, 1), (1, 2), (2, 3)]}, r"a schedule is one such as Hierarchical.* got \[\(0, 1\), "),
-            ({"schedule": 10}, r"a schedule is one such as Hierarchical\(duration=10\), Window\(0, 10\) or .* got 10"),
-            ({"schedule": Hierarchical}, r"a schedule is one such as .* got <class"),
+            ({"law": LinearDecay}, r"a law must be one such as LinearDecay\(\) or PowerDecay\(2\), got <class"),
+            ({"schedule": [(0, 1), (1, 2), (2, 3)]}, r"a schedule must be one such as Hierarchical.* got \[\(0, 1\), "),
+            ({"schedule": 10}, r"a schedule must be .* a window such as Window\(0, 10\), or .* got 10"),
+            ({"schedule": Hierarchical}, r"a schedule must be one such as .* got <class"),
         ],
     )
     def test_what_is_no_law_or_window_is_an_error(self, arguments, complaint):

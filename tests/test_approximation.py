@@ -30,7 +30,7 @@ def lattice(net):
 
 
 def built(n, dimension, side=1.0, dtype=torch.float32, lipschitz=1.0):
-    """A network with n cubes an axis whose values are all different."""
+    """Return a network with n cubes on each axis and distinct values."""
 
     def f(x):
         scale = 2.0 ** -torch.arange(dimension, dtype=x.dtype)
@@ -65,7 +65,7 @@ def test_the_look_up_computes_the_bits_of_the_dense_network(dtype, dimension, n)
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [1000, 3001])
-def test_faces_of_thousands_of_cubes_belong_to_the_upper_cube_alone(dtype, n):
+def test_faces_of_thousands_of_cubes_belong_only_to_the_upper_cube(dtype, n):
     net = built(n, 1, 0.3, dtype)
     faces = net.thresholds
     below = torch.nextafter(faces, torch.full_like(faces, -torch.inf))
@@ -195,7 +195,9 @@ def test_what_does_not_fit_in_memory_is_refused_with_the_number():
     def never(x):
         raise AssertionError("f was asked before the size was known to fit")
 
-    with pytest.raises(MemoryError, match=r"n = 20,000 cubes an axis, N = n\^4 = 160,000,000,000,000,000 in all need"):
+    with pytest.raises(
+        MemoryError, match=r"n = 20,000 cubes on each axis, N = n\^4 = 160,000,000,000,000,000 in all need"
+    ):
         approximate(never, lipschitz=1, dimension=4, epsilon=2e-4)
     with pytest.raises(MemoryError, match=r"N = n\^300 = \d.\d\d\de\+"):
         approximate(never, lipschitz=1, dimension=300, epsilon=0.01)
@@ -213,7 +215,7 @@ def test_what_does_not_fit_in_memory_is_refused_with_the_number():
         ({"lipschitz": math.inf}, "lipschitz must be finite and not negative, got inf"),
         (
             {"epsilon": 1e-7},
-            "torch.float32 cannot tell the faces of 20,000,000 cubes an axis apart: take torch.float64",
+            "torch.float32 cannot tell the faces of 20,000,000 cubes on an axis apart: use torch.float64",
         ),
     ],
 )
@@ -302,7 +304,7 @@ def test_an_interval_without_points_and_one_with_a_single_point():
     ("arguments", "message"),
     [
         (([0.0], [1.0, 2.0]), "as many low as high ends and sides, got 1, 2, 1"),
-        (([0.0], [1.0], "[["), r"sides are '\[\]', '\[\)', '\(\]' or '\(\)', got '\[\['"),
+        (([0.0], [1.0], "[["), r"sides must be '\[\]', '\[\)', '\(\]' or '\(\)', got '\[\['"),
         (([2.0], [1.0]), "finite ends, low <= high"),
         (([0.0], [math.inf]), "finite ends, low <= high"),
     ],

@@ -109,7 +109,7 @@ def test_a_library_stays_in_its_room(library: str, rooms: set[str]):
     assert users <= rooms
 
 
-def test_import_lehr_needs_torch_alone():
+def test_import_lehr_needs_only_torch():
     code = (
         "import sys, torch; before = set(sys.modules); import lehr; "
         "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"

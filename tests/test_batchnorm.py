@@ -1,4 +1,4 @@
-"""BatchNorm statistics estimated anew, without noise."""
+"""BatchNorm statistics, re-estimated without noise."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_for_a_while_gives_the_statistics_of_before_and_puts_them_back(model: nn
     assert model[2].num_batches_tracked == 50
 
 
-def test_a_batchnorm_without_running_statistics_is_left_alone(batches: Tensor) -> None:
+def test_a_batchnorm_without_running_statistics_is_unchanged(batches: Tensor) -> None:
     model = nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False))
     assert reestimate_(model, batches) == 5
 

@@ -151,14 +151,14 @@ def test_help_of_train_lists_the_keys_of_a_recipe(capsys: pytest.CaptureFixture[
         ("summary nothing", 2, "no recipe is called 'nothing'"),
         ("recipes all", 2, "all"),
         ("data nope", 2, "no data set is called 'nope'"),
-        ("data imagenet", 2, "imagenet, which cannot be fetched: recipes read it from their data.root"),
+        ("data imagenet", 2, "cannot be fetched: recipes read them from data.root"),
         ("compare run --foo", 2, "lehr compare: unrecognized arguments: --foo"),
         ("bench digits --repetitions 0", 2, "repetitions must be at least 1, got 0"),
         ("predict / image.png", 2, "If it is a run, `lehr export / --to packed` writes /model.lehr"),
         ("export digits --to packed --out /", 1, "/ is a folder: name a file in it"),
         ("export digits --to packed --out /no/such.lehr", 1, "there is no folder /no to write such.lehr to"),
-        ("approximate x0 --epsilon 1e-12", 1, "GiB and this machine has"),
-        ("approximate x0*x1*x2*x3*x4*x5 --epsilon 0.1", 1, "GiB and this machine has"),
+        ("approximate x0 --epsilon 1e-12", 1, "GiB of memory, but this machine has"),
+        ("approximate x0*x1*x2*x3*x4*x5 --epsilon 0.1", 1, "GiB of memory, but this machine has"),
         ("approximate x0 --epsilon 0.1 --lipschitz 0", 2, "x0 is steeper than lipschitz=0: the error is 0.5"),
     ],
 )
@@ -217,7 +217,7 @@ def test_a_run_whose_files_do_not_fit_is_told(tmp_path: Path, capsys: pytest.Cap
     recipe.write_text(recipe.read_text().replace("- 16", "- 12"))
     assert main(["evaluate", str(run)]) == 1
     error = capsys.readouterr().err
-    assert f"the network of {run} is not that of its recipe.yaml: size mismatch for " in error
+    assert f"the checkpoint of {run} does not match its recipe.yaml: size mismatch for " in error
     assert error.count("\n") == 1
     (run / "metrics.csv").write_bytes(b"epoch,\xff\n")
     assert main(["report", str(run)]) == 1
@@ -283,7 +283,7 @@ def test_data_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == expected
 
 
-@pytest.mark.filterwarnings("ignore:.* held other images out")
+@pytest.mark.filterwarnings("ignore:.* held out other validation images")
 def test_a_run_goes_to_a_folder_of_its_own_and_from_starts_with_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

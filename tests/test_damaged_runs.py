@@ -1,4 +1,4 @@
-"""Runs whose files are lost, damaged or absurd: what can be saved is, what cannot is one sentence."""
+"""Runs whose files are lost, damaged or absurd: they load if possible, else raise an error of one sentence."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def run(whole: Path, tmp_path: Path) -> Path:
 
 
 def unfinished(run: Path) -> None:
-    """As it was after its last epoch."""
+    """Return the run after its last epoch."""
     (run / "results.json").unlink()
     (run / "checkpoints" / "final.ckpt").unlink()
 
 
 def _tables(out: str) -> str:
-    """What `evaluate` shows, without the run's name above it."""
+    """Return the output of `evaluate` without the run's name."""
     return out[out.index("┏") :]
 
 
@@ -57,7 +57,7 @@ def test_a_lost_run_json_is_made_good_from_the_data_set(
     assert main(["evaluate", str(run)]) == 0
     out, err = capsys.readouterr()
     assert err.startswith(f"lehr: {info} ")
-    assert err.endswith("; the images are taken to be those of the recipe's data set\n")
+    assert err.endswith("; using the images of the recipe's data set\n")
     assert main(["evaluate", str(whole)]) == 0
     assert _tables(out) == _tables(capsys.readouterr().out)
     assert main(["report", str(run)]) == 0
@@ -78,7 +78,7 @@ def test_a_lost_run_json_without_data_asks_for_them(run: Path, tmp_path: Path, c
     recipe.write_text(recipe.read_text().replace("name: digits", f"name: cifar10\n  root: {tmp_path / 'nowhere'}"))
     assert main(["evaluate", str(run)]) == 1
     error = capsys.readouterr().err
-    assert "the data set could tell what images the network is for, but " in error
+    assert "the recipe's data set, which has the images too, cannot be loaded: " in error
     assert "`lehr data cifar10` fetches it" in error
 
 
@@ -100,7 +100,7 @@ def test_a_lost_run_json_without_data_asks_for_them(run: Path, tmp_path: Path, c
         ({"std": [-1.0]}, "mean and std of the images must be finite, std positive"),
     ],
 )
-def test_absurd_images_in_run_json_are_told_and_those_of_the_data_set_taken(
+def test_absurd_images_in_run_json_warn_and_the_data_set_is_used(
     change: dict[str, Any], message: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     info = json.loads((run / "run.json").read_text())
@@ -117,7 +117,7 @@ def test_a_shape_that_is_not_that_of_the_data_is_one_sentence(run: Path, capsys:
     info["images"]["shape"] = [1, 4, 16]  # as many pixels, so that the network takes them
     (run / "run.json").write_text(json.dumps(info))
     told = (
-        f"the network of {run} is for images of 1x4x16 in 10 classes, and the train images are of 1x8x8 in 10 classes\n"
+        f"the network of {run} is for images of 1x4x16 in 10 classes, but the train images are of 1x8x8 in 10 classes\n"
     )
     for words in (["evaluate"], ["export", "--to", "packed"]):
         assert main([words[0], str(run), *words[1:]]) == 1
@@ -131,7 +131,7 @@ def test_validation_images_of_another_size_are_one_sentence(tmp_path: Path) -> N
     splits = load("digits")
     other = splits.validation
     wide = Dataset(other.images.repeat(1, 1, 1, 2), other.labels, other.classes, other.mean, other.std)
-    message = "the training images are of 1x8x8 in 10 classes, and the validation images are of 1x8x16 in 10 classes"
+    message = "the training images are of 1x8x8 in 10 classes, but the validation images are of 1x8x16 in 10 classes"
     with pytest.raises(RunError, match=message):
         train(named("digits-ana", SHORT), tmp_path / "run", splits=Splits(splits.train, wide, splits.test))
     assert not (tmp_path / "run").exists()
@@ -147,24 +147,24 @@ def test_a_network_beyond_all_memory_is_one_sentence(
     assert main(["evaluate", str(run)]) == 1
     error = capsys.readouterr().err
     assert error.startswith(
-        "lehr evaluate: the network of this recipe cannot be made for images of 1x8x8 in 10 classes"
+        "lehr evaluate: the network of this recipe cannot be built for images of 1x8x8 in 10 classes"
     )
     assert error.count("\n") == 1
 
 
-def test_metrics_that_were_cut_off_are_told_when_the_run_goes_on_and_when_it_is_shown(
+def test_truncated_metrics_warn_when_the_run_resumes_and_when_it_is_shown(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics = run / "metrics.csv"
     lines = metrics.read_text().splitlines()
     metrics.write_text("\n".join(lines[:4])[:-20])
     assert main(["report", str(run)]) == 0
-    assert capsys.readouterr().err == f"lehr: {metrics}: damaged and left out: line 4\n"
+    assert capsys.readouterr().err == f"lehr: {metrics}: skipped damaged line 4\n"
     unfinished(run)
     (run / "checkpoints" / "epoch-00004.ckpt").unlink()
     assert main(["train", "--resume", str(run)]) == 0
     error = capsys.readouterr().err
-    assert f"lehr: {metrics} has lost epoch 2: the curves have a gap there, the network has none\n" in error
+    assert f"lehr: {metrics} has no epoch 2: only the curves have a gap, the network was trained there too\n" in error
     assert [row["epoch"] for row in RunFolder(run).read_metrics()] == ["0", "1", "3"]
     assert metrics.read_text().splitlines()[-1] == lines[-1]
 
@@ -184,10 +184,10 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: " + "[" * 991 + "]" * 991, "nested more than 50 deep"),
         ("a: " + "{b: " * 991 + "}" * 991, "nested more than 50 deep"),
         (deep(60), "nested more than 50 deep"),
-        (LAUGHS, "it holds more than 1,000,000 values, with what its aliases repeat"),
+        (LAUGHS, "it holds more than 1,000,000 values with its aliases expanded"),
         ("a: &a [*a]", "nested more than 50 deep"),
         ("a: &a {b: *a}", "nested more than 50 deep"),
-        ("description: " + "x" * 200_000, "bytes, more than the 100,000 that are read"),
+        ("description: " + "x" * 200_000, "bytes; at most 100,000 are allowed"),
         ("epochs: " + "9" * 400, "beyond what a float can hold"),
         ("epochs: " + "9" * 5000, "digits"),
         ("epochs: 1e400", "epochs"),
@@ -205,7 +205,7 @@ def test_yaml_beyond_its_bounds_is_one_sentence(
     recipe = run / "recipe.yaml"
     kept = "" if text[0] in "!\0" else recipe.read_text().replace(f"{text.split(':')[0]}:", "unused:", 1)
     lines, skipping = [], False
-    for line in kept.splitlines():  # without the key that is given anew
+    for line in kept.splitlines():  # without the key that is set again
         skipping = line.startswith("unused:") or (skipping and line.startswith((" ", "-")))
         lines += [] if skipping else [line]
     recipe.write_text("\n".join([*lines, text, ""]))

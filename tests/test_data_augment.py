@@ -48,7 +48,7 @@ def test_every_image_is_a_crop_of_its_padded_self_mirrored_or_not(batch, channel
 @given(st.integers(2, 9), st.integers(2, 9), st.integers(0, 8), st.booleans())
 def test_reflecting_edges_show_what_numpy_pads_with(height, width, padding, flip):
     if padding >= min(height, width):
-        with pytest.raises(ValueError, match=f"padding must be below {min(height, width)} .*, got {padding}"):
+        with pytest.raises(ValueError, match=f"reflection must be below {min(height, width)} .*, got {padding}"):
             CropFlip(padding, flip, reflect=True)(pixels(1, 1, height, width), generator())
         return
     images = pixels(4, 2, height, width)
@@ -128,7 +128,7 @@ def test_other_memory_layouts_give_the_same_images():
 
 
 def test_nothing_depends_on_what_the_images_show():
-    with FakeTensorMode():  # has no values: whatever waits for one raises
+    with FakeTensorMode():  # has no values: reading one raises
         images = torch.empty(8, 3, 16, 16, dtype=torch.uint8)
         assert CropFlip()(images, generator()).shape == images.shape
 

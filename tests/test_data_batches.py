@@ -12,7 +12,7 @@ from lehr.data import Batches, CropFlip, Dataset
 
 
 def dataset(count: int) -> Dataset:
-    """Return images that are constant and show their own number, which is their label too."""
+    """Return constant images whose pixels are their number, which is also their label."""
     labels = torch.arange(count)
     images = labels.to(torch.uint8).reshape(-1, 1, 1, 1).expand(-1, 1, 6, 6).clone()
     return Dataset(images, labels, tuple(str(i) for i in range(count)), (0.5,), (0.5,))
@@ -107,7 +107,7 @@ def test_epochs_seeds_steps_and_ranks_differ_in_augmentation():
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 6, 7])
-def test_an_epoch_goes_on_at_any_step_bit_for_bit(start):
+def test_an_epoch_resumes_at_any_step_bit_for_bit(start):
     uninterrupted = training()
     uninterrupted.set_epoch(3)
     whole = [*uninterrupted]
@@ -128,7 +128,7 @@ def test_state_is_the_batch_that_comes_next():
 
 
 @pytest.mark.parametrize("done", [0, 3, 7, 10])
-def test_a_loaded_state_goes_on_bit_for_bit(done):
+def test_a_loaded_state_continues_bit_for_bit(done):
     uninterrupted, interrupted, resumed = training(), training(), training()
     whole = [*uninterrupted, *uninterrupted]
     begun = itertools.chain(interrupted, interrupted)
@@ -152,7 +152,7 @@ def test_torchs_own_random_state_is_neither_used_nor_moved():
 
 
 class Listener(lightning.LightningModule):
-    """Trains nothing, keeps what it is given, and after `stop` batches saves a checkpoint and dies."""
+    """Does not train; collects its batches, and after `stop` batches saves a checkpoint and raises."""
 
     def __init__(self, stop: int | None = None, checkpoint: Path = Path()):
         super().__init__()
@@ -184,7 +184,7 @@ class Listener(lightning.LightningModule):
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's own, of parts of torch it still uses
-def test_lightning_trains_on_it_and_sees_every_epoch_anew():
+def test_lightning_trains_on_it_with_a_new_order_each_epoch():
     listener, expected = Listener(), training()
     listener.train_for_three_epochs(training())
     assert same(listener.seen, [*expected, *expected, *expected])
@@ -192,7 +192,7 @@ def test_lightning_trains_on_it_and_sees_every_epoch_anew():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("stop", [3, 7, 13])
-def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path, stop):
+def test_lightning_resumes_in_the_middle_of_an_epoch(tmp_path, stop):
     expected, before, after = training(), Listener(stop, tmp_path / "checkpoint"), Listener()
     with pytest.raises(InterruptedError):
         before.train_for_three_epochs(training())
@@ -203,9 +203,9 @@ def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path, stop):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batch_size": 0}, "at least 1 sample, got batch_size=0"),
-        ({"rank": 2, "world_size": 2}, "got rank=2 of world_size=2"),
-        ({"rank": -1}, "got rank=-1 of world_size=1"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"rank": 2, "world_size": 2}, "got rank=2 and world_size=2"),
+        ({"rank": -1}, "got rank=-1 and world_size=1"),
         ({"world_size": 11}, "10 samples are too few for 11 ranks"),
     ],
 )

@@ -62,7 +62,7 @@ def test_without_network_it_says_which_files_to_put_where(site, tmp_path):
         lehr.data.fetch("small", tmp_path)
     message = str(error.value)
     assert f"cannot fetch {gone[0]} ({site.url}/{gone[0]}: HTTP 404" in message
-    assert "by hand and run `lehr data small` again" in message
+    assert "copy these files here and run `lehr data small` again" in message
     for name in gone:
         assert f"{site.url}/{name}\n    as {tmp_path / 'small' / name}" in message
     assert f"{site.url}/{next(iter(PACKED))}" not in message  # that one came
@@ -93,7 +93,7 @@ def test_an_archive_is_fetched_and_unpacked(monkeypatch, tmp_path):
     assert [len(part) for part in splits] == [90, 10, 20]
 
 
-def test_progress_is_told_to_who_asks(site, tmp_path):
+def test_fetch_calls_the_progress_function(site, tmp_path):
     seen = {}
     lehr.data.fetch("small", tmp_path, progress=lambda name, here, total: seen.update({name: (here, total)}))
     assert seen == {name: (len(content), len(content)) for name, content in PACKED.items()}
@@ -105,7 +105,7 @@ def test_digits_need_no_fetching(tmp_path):
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
-    expected = "no data set is called 'cifar'; there are digits, mnist, fashion-mnist, cifar10"
+    expected = "no data set is called 'cifar'; choose digits, mnist, fashion-mnist, cifar10"
     for function in (lehr.data.load, lehr.data.fetch):
         with pytest.raises(ValueError, match=expected):
             function("cifar")
@@ -139,7 +139,7 @@ def test_the_seed_changes_train_and_validation_but_not_test(site, tmp_path):
     assert torch.equal(first.test.images, other.test.images)
 
 
-def test_the_data_room_loads_alone_and_light():
+def test_lehr_data_imports_without_heavy_packages():
     program = "import sys, lehr; assert 'lehr.data' not in sys.modules; import lehr.data; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     modules = loaded.stdout.split()

@@ -21,7 +21,7 @@ from processes import Lehr, lehr
 
 
 def write(root: Path, counts: dict[str, int]) -> Path:
-    """Write so many drawn images of each class, JPEG and PNG, of many sizes; cats are red and dogs blue."""
+    """Write `count` drawn images of each class, JPEG and PNG, of many sizes; cats are red and dogs blue."""
     for name, count in counts.items():
         (root / name).mkdir(parents=True)
         for number in range(count):
@@ -71,7 +71,7 @@ def test_three_parts_of_the_users_are_taken_as_they_are(tmp_path):
     for part, count in (("train", 6), ("val", 3), ("test", 2)):
         write(tmp_path / part, {"cat": count, "dog": count})
     assert [len(part) for part in load_folder(tmp_path, size=8)] == [12, 6, 4]
-    with pytest.raises(ValueError, match="its validation images are those of val: leave data.validation away, got 3"):
+    with pytest.raises(ValueError, match="so val holds the validation images: leave data.validation out, got 3"):
         load_folder(tmp_path, size=8, validation=3)
 
 
@@ -164,7 +164,7 @@ def other_class(root: Path) -> None:
     ("make", "message"),
     [
         (without_folders, "expected a folder for each class, found none"),
-        (flat, "expected a folder for each class, found images that lie in it directly; move those of each class"),
+        (flat, "expected a folder for each class, found images directly in it; move the images of each class"),
         (one_class, "expected at least two class folders, found one: cat"),
         (too_few, "expected at least 5 images of each class, found 4 in dog"),
         (empty_class, "expected images in every class folder, found none in dog"),
@@ -174,7 +174,7 @@ def other_class(root: Path) -> None:
             r"none of the training images of class dog can be read; .*dog/.*: cannot identify image file",
         ),
         (other_class, "expected the 2 classes of the training images, found bird too"),
-        (shutil.rmtree, "expected a folder that can be read, found: No such file"),
+        (shutil.rmtree, "expected a readable folder, found: No such file"),
     ],
 )
 def test_a_folder_that_cannot_be_trained_on_is_refused_with_what_is_missing(tmp_path, make, message):
@@ -187,7 +187,7 @@ def test_a_folder_that_cannot_be_trained_on_is_refused_with_what_is_missing(tmp_
 
 
 def test_what_does_not_fit_in_memory_is_refused_before_it_is_read(own):
-    with pytest.raises(DataError, match=r"would take 30.0 GB in memory.*a smaller data.size, or data.name imagenet"):
+    with pytest.raises(DataError, match=r"would take 30.0 GB of memory.*a smaller data.size, or data.name imagenet"):
         load_folder(own, size=10_000)
 
 
@@ -229,10 +229,10 @@ def test_a_folder_is_trained_on_killed_resumed_evaluated_exported_and_predicted(
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ((), 2, "data.name folder is a folder of your own images: give it as data.root"),
-        (("--data.root", "nowhere"), 1, "nowhere: expected a folder that can be read, found: No such file"),
+        ((), 2, "data.name folder needs data.root: the folder of your images"),
+        (("--data.root", "nowhere"), 1, "nowhere: expected a readable folder, found: No such file"),
         (("--data.root", "own", "--data.batch_size", 99), 2, "72 training images do not fill one batch of 99"),
-        (("--data.root", "own", "--data.validation", 90), 2, "of 80 samples 0 to 79 can be held out"),
+        (("--data.root", "own", "--data.validation", 90), 2, "validation must be in 0..79 for 80 samples"),
     ],
 )
 def test_words_that_cannot_be_followed_are_answered_in_a_sentence(own, tmp_path, monkeypatch, words, code, message):

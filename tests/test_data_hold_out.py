@@ -40,5 +40,5 @@ def test_the_seed_decides_who():
 
 @pytest.mark.parametrize("count", [-1, 3, 4])
 def test_at_least_one_sample_must_stay(count):
-    with pytest.raises(ValueError, match=f"of 3 samples 0 to 2 can be held out for validation, got {count}"):
+    with pytest.raises(ValueError, match=f"validation must be in 0..2 for 3 samples, got {count}"):
         hold_out(dataset([0, 1, 0]), count, seed=0)

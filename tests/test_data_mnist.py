@@ -92,7 +92,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize(("file", "damage", "message"), DAMAGE)
-def test_damage_is_told_with_file_expected_and_found(home, file, damage, message):
+def test_damage_raises_with_file_expected_and_found(home, file, damage, message):
     (home / file).write_bytes(damage((home / file).read_bytes()))
     with pytest.raises(DataError, match=f"{file}: {message}"):
         SMALL.read(home.parent)
@@ -117,7 +117,7 @@ def flip_a_bit(content: bytes) -> bytes:
 def test_a_damaged_gzip_file_is_named(tmp_path, damage):
     path = tmp_path / "images.gz"
     path.write_bytes(damage(gzip.compress(contents()[IMAGES])))
-    with pytest.raises(DataError, match=r"images\.gz: expected a whole gzip file, found a damaged one: "):
+    with pytest.raises(DataError, match=r"images\.gz: expected a gzip file, found a damaged one: "):
         read_idx(path, (30, 4, 4))
 
 
@@ -130,7 +130,7 @@ def test_a_gzip_file_that_never_ends_is_not_unpacked_whole(tmp_path):
 
 def test_a_file_that_may_not_be_read_is_named(tmp_path):
     (tmp_path / "images").mkdir()
-    with pytest.raises(DataError, match=r"images: expected a file that can be read, found: .*directory"):
+    with pytest.raises(DataError, match=r"images: expected a readable file, found: .*directory"):
         read_idx(tmp_path / "images", (30, 4, 4))
 
 

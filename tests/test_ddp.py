@@ -1,4 +1,4 @@
-"""Two real processes that train together: one run, one voice, metrics of the whole data set."""
+"""Two real processes that train together: one run, one output, metrics of the whole data set."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, str, 
     return RunFolder(folder / "runs" / "digits-ana-seed0"), output, errors
 
 
-def test_the_first_process_alone_writes_and_speaks(finished: tuple[RunFolder, str, str]) -> None:
+def test_only_the_first_process_writes_and_prints(finished: tuple[RunFolder, str, str]) -> None:
     run, output, errors = finished
     assert os.listdir(run.path.parent) == ["digits-ana-seed0"]
     assert sorted(os.listdir(run.path)) == [
@@ -74,7 +74,7 @@ def test_metrics_are_those_of_the_whole_data_set(finished: tuple[RunFolder, str,
     assert results["test/accuracy"] > 0.85
 
 
-def test_sigterm_ends_all_processes_and_the_run_goes_on_bit_for_bit(
+def test_sigterm_ends_all_processes_and_the_run_resumes_bit_for_bit(
     finished: tuple[RunFolder, str, str], tmp_path: Path
 ) -> None:
     whole, _, _ = finished
@@ -95,7 +95,7 @@ def test_sigterm_ends_all_processes_and_the_run_goes_on_bit_for_bit(
     assert run.metrics.read_bytes() == whole.metrics.read_bytes()
 
 
-def test_a_loss_that_is_no_number_in_several_processes_is_told_once(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_in_several_processes_is_reported_once(tmp_path: Path) -> None:
     absurd = ("--algorithm", "FullPrecision", "--optimizer.name", "sgd", "--optimizer.lr", "1e38")
     process = start(*RECIPE[:5], *RECIPE[7:], *absurd, "--out", tmp_path / "run", folder=tmp_path)
     _, errors = process.communicate(timeout=PATIENCE)
@@ -119,7 +119,7 @@ def test_more_processes_of_torchrun_than_devices_are_refused(tmp_path: Path) -> 
 
 def test_a_batch_is_dealt_out_evenly_or_not_at_all() -> None:
     splits = load("digits")
-    with pytest.raises(ValueError, match="a batch of 63 cannot be dealt out among 2 processes"):
+    with pytest.raises(ValueError, match="data.batch_size must be a multiple of the 2 processes, got 63"):
         Loaders(splits, Data("digits", batch_size=63), seed=0, rank=1, world_size=2).training()
     batches = Loaders(splits, Data("digits", batch_size=64), seed=0, rank=1, world_size=2).training()
     assert (batches.batch_size, batches.rank, len(batches)) == (32, 1, 19)
@@ -165,9 +165,8 @@ def test_a_process_that_is_killed_ends_the_others_within_seconds_with_one_senten
     else:
         assert process.returncode == 1
         begins = "lehr train: process 2 of 2 was ended by SIGKILL"
-    assert (
-        errors == f"{begins}, and the others cannot go on without it; continue with: lehr train --resume {run.path}\n"
-    )
+    ends = f"continue with: lehr train --resume {run.path}"
+    assert errors == f"{begins}, and the others cannot continue without it; {ends}\n"
     assert RunFolder(run.path).newest_checkpoint() is not None
 
 
@@ -183,4 +182,4 @@ def test_a_disk_that_is_full_for_the_first_process_ends_all_with_one_sentence(tm
     assert process.returncode == 1
     assert errors.count("\n") == 1
     assert errors.startswith("lehr train: cannot write ")
-    assert errors.endswith(": File too large; what was saved before is untouched, see to it and go on with --resume\n")
+    assert errors.endswith("what was saved before is intact: fix the cause and continue with --resume\n")

@@ -1,4 +1,4 @@
-"""Learning from a teacher, and weights averaged over time: what the budget of a small machine is spent on."""
+"""Distillation from a teacher, pretraining, and weights averaged over time."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_the_network_of_a_taught_run_is_that_of_the_same_teacher_given(
 
 
 def stopped(recipe: Recipe, path: Path, when: Callable[[], bool]) -> str:
-    """Train in a process of its own until `when`, then send SIGTERM; what it said."""
+    """Train in another process until `when`, then send SIGTERM; return its output."""
     file = path.with_name(f"{path.name}.yaml")
     file.write_text(dump(recipe))
     command = Lehr("train", file, "--out", path, output=path.with_name(f"{path.name}.log"))
@@ -200,7 +200,7 @@ def stopped(recipe: Recipe, path: Path, when: Callable[[], bool]) -> str:
     return command.output
 
 
-def test_a_run_stopped_while_its_teacher_trains_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_run_stopped_while_its_teacher_trains_resumes_to_the_same_bits(tmp_path: Path) -> None:
     recipe = dataclasses.replace(TAUGHT, distillation=Distillation(epochs=30, lr=0.004))
     train(recipe, tmp_path / "whole")
     run = RunFolder(tmp_path / "run")
@@ -211,7 +211,7 @@ def test_a_run_stopped_while_its_teacher_trains_goes_on_to_the_same_bits(tmp_pat
     assert same_network(run.path, tmp_path / "whole")
 
 
-def test_a_run_stopped_after_its_teacher_goes_on_to_the_same_bits(
+def test_a_run_stopped_after_its_teacher_resumes_to_the_same_bits(
     taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path
 ) -> None:
     with pytest.raises(ZeroDivisionError):
@@ -227,7 +227,7 @@ def test_a_teacher_of_other_images_is_refused(taught: tuple[RunFolder, dict[str,
         {"images": {"shape": [3, 9, 9], "classes": ["a"], "mean": [0.5] * 3, "std": [0.2] * 3}},
     )
     recipe = dataclasses.replace(RECIPE, distillation=Distillation(teacher=folder.path))
-    with pytest.raises(RunError, match=r"knows images of \(3, 9, 9\) in 1 classes, not these"):
+    with pytest.raises(RunError, match=r"was trained on images of \(3, 9, 9\) in 1 classes, but this recipe has"):
         train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -235,33 +235,33 @@ def test_a_teacher_of_other_images_is_refused(taught: tuple[RunFolder, dict[str,
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Distillation(teacher=Path("run"), epochs=3), "a run (run) or trained for 3 epochs, not both"),
+        (lambda: Distillation(teacher=Path("run"), epochs=3), "teacher (run) or distillation.epochs (3), not both"),
         (lambda: Distillation(epochs=-1), "distillation.epochs must be at least 0, got -1"),
         (lambda: Distillation(share=0), "above 0 and at most 1, got 0"),
         (lambda: Distillation(temperature=0), "temperature must be positive, got 0"),
-        (lambda: Distillation(lr=0), "distillation.lr must be positive, or null for the recipe's own, got 0"),
+        (lambda: Distillation(lr=0), "distillation.lr must be positive, or null for the recipe's rate, got 0"),
         (
             lambda: dataclasses.replace(TAUGHT, epochs=9, schedule=RateSchedule("cosine", warmup=3)),
             "warmup must end before the twin's 3 epochs do too, got 3",
         ),
-        (lambda: dataclasses.replace(TAUGHT, devices=2), "on several devices train the full-precision twin before"),
+        (lambda: dataclasses.replace(TAUGHT, devices=2), "several devices cannot train a twin: train it before"),
         (lambda: Pretraining(epochs=-1), "pretraining.epochs must be at least 0, got -1"),
-        (lambda: Pretraining(lr=0), "pretraining.lr must be positive, or null for the recipe's own, got 0"),
-        (lambda: Pretraining(lr=0.1, optimizer=Optimizer()), "pretraining.optimizer has a learning rate of its own"),
-        (lambda: dataclasses.replace(TAUGHT, pretraining=Pretraining(epochs=1)), "one twin is trained"),
-        (lambda: dataclasses.replace(PRETRAINED, start=Path("run")), "a run starts from another (run) or"),
-        (lambda: dataclasses.replace(PRETRAINED, devices=2), "on several devices train the full-precision twin before"),
+        (lambda: Pretraining(lr=0), "pretraining.lr must be positive, or null for the recipe's rate, got 0"),
+        (lambda: Pretraining(lr=0.1, optimizer=Optimizer()), "pretraining.optimizer sets the learning rate"),
+        (lambda: dataclasses.replace(TAUGHT, pretraining=Pretraining(epochs=1)), "a run trains one twin"),
+        (lambda: dataclasses.replace(PRETRAINED, start=Path("run")), "start from another run (run) or"),
+        (lambda: dataclasses.replace(PRETRAINED, devices=2), "several devices cannot train a twin: train it before"),
         (lambda: dataclasses.replace(RECIPE, averaging=1.0), "averaging is a decay in [0, 1), 0 for none, got 1.0"),
-        (lambda: dataclasses.replace(RECIPE, averaging=0.9), "give batchnorm_batches"),
+        (lambda: dataclasses.replace(RECIPE, averaging=0.9), "set batchnorm_batches, say to 20"),
         (lambda: Optimizer(norm_lr=0), "norm_lr must be positive, or null for lr, got 0"),
     ],
 )
-def test_what_makes_no_sense_is_told(make: Any, message: str) -> None:
+def test_contradictory_settings_raise(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
 
 
-def test_features_that_do_not_fit_are_told_before_the_twin_is_trained(tmp_path: Path) -> None:
+def test_features_that_do_not_fit_raise_before_the_twin_trains(tmp_path: Path) -> None:
     groups = named("digits-group-net-groups").algorithm
     recipe = dataclasses.replace(TAUGHT, algorithm=groups, distillation=Distillation(epochs=3, by="features"))
     with pytest.raises(ValueError, match=r"the teacher's have \[32, 32, 10\] features, the student's"):
@@ -298,7 +298,7 @@ def test_a_twin_has_no_noise_to_anneal(twin: dict[str, Any], settings: dict[str,
     assert results["epochs"] == 2
 
 
-def test_a_twin_that_diverges_is_told_with_its_learning_rate(tmp_path: Path) -> None:
+def test_a_twin_that_diverges_raises_with_the_key_of_its_learning_rate(tmp_path: Path) -> None:
     recipe = dataclasses.replace(PRETRAINED, pretraining=Pretraining(epochs=1, lr=1e38), optimizer=Optimizer("sgd"))
     with pytest.raises(Diverged, match=r"the full-precision twin, whose learning rate is pretraining\.lr: the loss"):
         train(recipe, tmp_path / "run")
@@ -306,7 +306,7 @@ def test_a_twin_that_diverges_is_told_with_its_learning_rate(tmp_path: Path) -> 
 
 def test_a_run_that_lies_where_the_twin_goes_is_not_taken_for_it(tmp_path: Path) -> None:
     train(dataclasses.replace(RECIPE, epochs=1), tmp_path / "run" / "twin")
-    with pytest.raises(RunError, match="twin holds a run already"):
+    with pytest.raises(RunError, match="twin already holds a run"):
         train(PRETRAINED, tmp_path / "run")
     assert not RunFolder(tmp_path / "run").recipe.exists()
 
@@ -329,7 +329,7 @@ def test_a_pretrained_run_is_its_twin_and_then_a_run_from_it(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("stopped_in", ["twin", "between", "run"])
-def test_a_pretrained_run_goes_on_to_the_same_bits(stopped_in: str, tmp_path: Path) -> None:
+def test_a_pretrained_run_resumes_to_the_same_bits(stopped_in: str, tmp_path: Path) -> None:
     recipe = dataclasses.replace(PRETRAINED, pretraining=Pretraining(epochs=20, lr=0.004), epochs=20)
     train(recipe, tmp_path / "whole")
     run = RunFolder(tmp_path / "run")
@@ -365,7 +365,7 @@ def test_what_is_kept_is_the_moving_average_of_the_weights(tmp_path: Path) -> No
     assert not torch.allclose(kept, seen[-1], atol=1e-5)
     assert results is not None
     row = folder.read_metrics()[-1]
-    assert float(row["val/accuracy"]) == pytest.approx(results["val/accuracy"])  # validated as it is kept
+    assert float(row["val/accuracy"]) == pytest.approx(results["val/accuracy"])  # the validated network is the kept one
 
 
 def test_an_averaged_network_has_the_noise_its_schedule_leaves(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_an_averaged_network_has_the_noise_its_schedule_leaves(tmp_path: Path) -
     assert [results[f"std/forward/{layer}"] for layer in (1, 2, 3)] == [0, 0, 0]
 
 
-def test_an_average_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_an_average_resumes_to_the_same_bits(tmp_path: Path) -> None:
     recipe = dataclasses.replace(RECIPE, averaging=0.9, batchnorm_batches=2)
     train(recipe, tmp_path / "whole")
     with pytest.raises(ZeroDivisionError):
@@ -414,7 +414,7 @@ def test_what_an_algorithm_fits_to_weights_is_fitted_to_their_average(name: str,
 
 @pytest.mark.parametrize("algorithm", [GXNORNet(), INQ()])
 def test_weights_that_stay_at_levels_have_no_average(algorithm: Algorithm) -> None:
-    with pytest.raises(ValueError, match="at levels while it trains.*averaging must be 0, got 0.9"):
+    with pytest.raises(ValueError, match="keeps weights at levels during training.*averaging must be 0, got 0.9"):
         dataclasses.replace(RECIPE, algorithm=algorithm, averaging=0.9, batchnorm_batches=2)
 
 
@@ -437,26 +437,24 @@ def test_batchnorm_is_estimated_from_many_classes(tmp_path: Path) -> None:
         assert bool((counts > 3).all())
 
 
-def test_a_network_that_has_seen_validation_images_is_told(
-    taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_network_trained_on_validation_images_warns(taught: tuple[RunFolder, dict[str, Any]], tmp_path: Path) -> None:
     teacher = Distillation(teacher=taught[0].twin)
     recipe = dataclasses.replace(RECIPE, distillation=teacher, epochs=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RunWarning)
         train(recipe, tmp_path / "same")
     other = dataclasses.replace(recipe, seed=1)
-    with pytest.warns(RunWarning, match=r"are 0 and None, this run's 1 and None\) and has seen some of this"):
+    with pytest.warns(RunWarning, match=r"data.validation None; this run: 1, None\) and was trained on some"):
         train(other, tmp_path / "other")
     started = dataclasses.replace(RECIPE, start=taught[0].twin, seed=1, epochs=1)
-    with pytest.warns(RunWarning, match="has seen some of this run's validation images"):
+    with pytest.warns(RunWarning, match="was trained on some of this run's: validation accuracy will be too high"):
         train(started, tmp_path / "started")
 
 
 # Learning rates.
 
 
-def test_batchnorm_can_have_a_learning_rate_of_its_own() -> None:
+def test_batchnorm_can_have_another_learning_rate() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     optimizer = Optimizer(lr=0.1, norm_lr=0.01).build(model.parameters())
     schedule = RateSchedule("cosine", final=0.5).build(optimizer, steps_per_epoch=2, epochs=2, annealed=None)

@@ -1,4 +1,4 @@
-"""An estimator is a value: given whole or in parts, named in Python and as data in a recipe."""
+"""An estimator is a value: whole or in parts, by name in Python and as data in a recipe."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class TestTheValue:
         assert ana(std=0.1, backward_std=0.3, noise=Normal) == Estimator(TERNARY, Normal(0.1), Normal(0.3))
         assert BINARY_CONNECT.mode == "sample"
 
-    def test_it_is_given_alone(self):
+    def test_noises_beside_an_estimator_raise(self):
         for make in (lambda *args: lehr.quantize(torch.zeros(1), *args), Quantizer):
-            with pytest.raises(TypeError, match="give it alone, not with others"):
+            with pytest.raises(TypeError, match="pass no others beside it"):
                 make(STE, Normal(0.1))
 
     def test_it_is_frozen(self):
@@ -85,10 +85,10 @@ class TestAsData:
         [
             ({"forward": "cauchy"}, "forward must be none, or a noise .* got 'cauchy'"),
             ({"backward": {"normal": {"half_width": 1}}}, "backward must be none, or a noise"),
-            ({"backward": {"normal": {"std": 1}, "uniform": {"std": 1}}}, "a noise or a step has one name"),
+            ({"backward": {"normal": {"std": 1}, "uniform": {"std": 1}}}, "a noise or a step must have one name"),
             ({"step": "binary"}, "step must be one of ternary, sign, heaviside, or .* got 'binary'"),
-            ({"step": {"uniform": {"levels": 3}}}, "a uniform step has bits, and may have signed and step"),
-            ({"backward": "none"}, "without backward noise nothing is learned"),
+            ({"step": {"uniform": {"levels": 3}}}, "a uniform step needs bits, and may have signed and step"),
+            ({"backward": "none"}, "without backward noise there is no gradient"),
         ],
     )
     def test_wrong_data_is_named(self, data, complaint):

@@ -142,8 +142,8 @@ class TestTheTies:
 
     @numbers
     @given(st.integers(2, 8), st.floats(0.01, 10), st.sampled_from([torch.float32, torch.float64]))
-    def test_windows_that_touch_are_one_whatever_their_numbers(self, bits, size, dtype):
-        """A step of any size, std from float32: no point of the ramp counts twice or not at all."""
+    def test_adjacent_windows_are_merged_for_any_numbers(self, bits, size, dtype):
+        """For a step of any size and a std in float32, every point of the ramp counts once."""
         step = MultiStep.uniform(bits, step=size)
         seams = torch.tensor(step.levels[1:-1], dtype=dtype)
         x = torch.cat([seams, seams.nextafter(seams + 1), seams.nextafter(seams - 1)])
@@ -277,7 +277,7 @@ class TestTensors:
             value, gradient = value_and_gradient(x, TERNARY, kind(std))
             assert value.dtype == gradient.dtype == dtype
             exact = value_and_gradient(x.double(), TERNARY, kind(float(torch.as_tensor(std).flatten()[0])))
-            eps = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)  # a std of float32 is no better
+            eps = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)  # a std is float32
             torch.testing.assert_close(value.double(), exact[0], atol=2 * eps, rtol=2 * eps)
             if kind is not Uniform:
                 torch.testing.assert_close(gradient.double(), exact[1], atol=8 * eps, rtol=8 * eps)
@@ -321,7 +321,7 @@ class TestTensors:
             assert y[0].isnan()
             assert y[1:].tolist() == [-1, 1]
 
-    def test_the_input_is_left_alone(self):
+    def test_the_input_is_unchanged(self):
         x = torch.randn(2 * lehr.fast.BLOCK)
         before = x.clone()
         for noise in (Dirac(), *(kind(0.5) for kind in NOISES)):
@@ -344,7 +344,7 @@ class TestMemory:
         [Dirac(), *(kind(0.3) for kind in NOISES), Normal(0.3, mean=0.1), Uniform(torch.full((2**14,), 0.3))],
         ids=str,
     )
-    def test_extra_memory_is_at_most_3_tensors_whatever_the_number_of_levels(self, noise):
+    def test_extra_memory_is_at_most_3_tensors_for_any_number_of_levels(self, noise):
         peaks = []
         for step in (MultiStep.uniform(2), MultiStep.uniform(8)):
             lehr.quantize(self.x, step, noise).backward(self.x.detach())  # makes the tables, which are kept

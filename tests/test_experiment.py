@@ -23,7 +23,7 @@ def test_every_method_describes_itself(name: str) -> None:
     assert told.estimator or name == "fp"
 
 
-def test_every_method_has_a_row_of_its_own() -> None:
+def test_every_method_has_its_row() -> None:
     told = [describe(named(f"digits-{name}")) for name in methods()]
     assert len(set(told)) == len(told)
 

@@ -1,4 +1,4 @@
-"""What is only there to be quick gives the numbers of the plain formulas, at the ties too."""
+"""The quick forms equal the plain formulas, at ties too."""
 
 import math
 
@@ -83,7 +83,7 @@ class TestStaircase:
         assert values[1:].tolist() == [dtype_level(step.levels[0], dtype), dtype_level(step.levels[-1], dtype)]
 
     def test_thresholds_that_lie_in_heaps_are_found_too(self):
-        """No grid of cells separates them: then they are searched."""
+        """No grid of cells separates them, so binary search is used."""
         thresholds = (*(k * 1e-7 for k in range(40)), *range(1, 40))
         step = MultiStep(thresholds, tuple(range(len(thresholds) + 1)))
         x = around(thresholds)

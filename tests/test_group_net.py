@@ -141,7 +141,7 @@ class Unrolled(nn.Module):
 
 def test_groups_are_cut_out_of_sequences_and_layers_anywhere() -> None:
     model = Unrolled()
-    with pytest.raises(ValueError, match=r"groups are cut out of an nn.Sequential, but b stands in a Unrolled"):
+    with pytest.raises(ValueError, match=r"groups must be part of an nn.Sequential, but b is in a Unrolled"):
         GroupNet(decomposition="group").convert_(model)
     GroupNet(branches=2).convert_(model)
     assert isinstance(model.b, Branches)
@@ -156,6 +156,6 @@ def test_groups_are_cut_out_of_sequences_and_layers_anywhere() -> None:
         (lambda: GroupNet(decomposition="net"), "decomposition must be one of layer, group, got 'net'"),  # pyright: ignore[reportArgumentType]
     ],
 )
-def test_wrong_settings_are_told(make: Callable[[], GroupNet], message: str) -> None:
+def test_wrong_settings_raise(make: Callable[[], GroupNet], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()

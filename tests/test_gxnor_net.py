@@ -1,4 +1,4 @@
-"""GXNOR-Net: weights that are discrete at every moment, moved with the paper's probabilities."""
+"""GXNOR-Net: weights that are always discrete and move with the paper's probabilities."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_no_increment_leads_out_of_the_space(space: int, size: float, seed: int)
     assert bool(((new - weight) * increment >= 0).all()), "it moves in the direction of the increment"
 
 
-def test_what_is_drawn_is_known_from_the_number_of_the_step_and_the_seed_whatever_else_draws() -> None:
+def test_transitions_depend_only_on_the_step_and_the_seed() -> None:
     algorithm = GXNORNet()
     results = []
     for other in (0, 1, 2):
@@ -117,7 +117,7 @@ def test_two_steps_and_two_seeds_draw_differently() -> None:
     assert all(not torch.equal(a, b) for i, a in enumerate(moves) for b in moves[:i])
 
 
-def test_a_loaded_optimizer_goes_on_with_its_own_draws() -> None:
+def test_a_loaded_optimizer_continues_its_random_numbers() -> None:
     algorithm = GXNORNet()
     model = network(algorithm)
     optimizer = algorithm.wrap(torch.optim.Adam(model.parameters(), lr=0.1), model)
@@ -189,14 +189,14 @@ def test_ends_may_stay_in_full_precision() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GXNORNet(weights=-1), "weights is the N of Z_N, 0 to 7, got -1"),
-        (lambda: GXNORNet(activations=8), "activations is the N of Z_N, 0 to 7, got 8"),
+        (lambda: GXNORNet(weights=-1), "weights, the N of Z_N, must be in 0..7, got -1"),
+        (lambda: GXNORNet(activations=8), "activations, the N of Z_N, must be in 0..7, got 8"),
         (lambda: GXNORNet(window=0), "window must be positive and finite, got 0"),
         (lambda: GXNORNet(reach=-1), "reach must be positive and finite, got -1"),
         (lambda: GXNORNet(nonlinearity=0), "nonlinearity must be positive and finite, got 0"),
         (lambda: GXNORNet(derivative="round"), "derivative must be one of rectangular, triangular, got 'round'"),  # pyright: ignore[reportArgumentType]
     ],
 )
-def test_wrong_settings_are_told(make: Callable[[], GXNORNet], message: str) -> None:
+def test_wrong_settings_raise(make: Callable[[], GXNORNet], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()

@@ -34,7 +34,7 @@ def files(tmp_path_factory) -> ImageFiles:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory) -> ImageFiles:
-    """12 images in which every crop is another."""
+    """12 images whose crops all differ."""
     return read_folder(write_pictures(tmp_path_factory.mktemp("pictures")) / "train", size=16)
 
 
@@ -92,7 +92,7 @@ def test_an_epoch_is_a_function_of_seed_and_epoch(files):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_resumed_epoch_goes_on_bit_for_bit(files, workers):
+def test_a_resumed_epoch_continues_bit_for_bit(files, workers):
     whole = [*training(files)]
     interrupted, resumed = training(files, workers=workers), training(files, workers=workers)
     for _ in itertools.islice(interrupted, 2):
@@ -108,7 +108,7 @@ def test_an_iteration_that_was_broken_off_begins_the_epoch_again(files):
     assert same([next(iter(batches))], [first])
 
 
-def test_a_samples_crop_depends_on_seed_epoch_and_sample_alone(pictures):
+def test_a_samples_crop_depends_only_on_seed_epoch_and_sample(pictures):
     def crops(epoch: int = 0, files: ImageFiles = pictures, **options) -> set[bytes]:
         batches = training(files, augment=None, drop_last=False, **options)
         batches.set_epoch(epoch)
@@ -140,7 +140,7 @@ _made: list[Path] = []
 
 
 def _tree() -> Path:
-    """One folder for all of hypothesis's examples."""
+    """One folder for all examples of hypothesis."""
     if not _made:
         import tempfile
 
@@ -219,7 +219,7 @@ def test_a_rank_has_its_share_of_the_cores_as_readers(monkeypatch):
 
 
 def test_there_are_no_fewer_readers_than_none(files):
-    with pytest.raises(ValueError, match="at least 0 reader processes, got workers=-1"):
+    with pytest.raises(ValueError, match="workers must be at least 0, got -1"):
         streamed(files, workers=-1)
 
 
@@ -232,7 +232,7 @@ def test_a_reader_says_nothing_when_nobody_takes_its_batches_any_more(monkeypatc
 
 
 class Listener(lightning.LightningModule):
-    """Trains nothing, keeps what it is given, and after `stop` batches saves a checkpoint and dies."""
+    """Does not train; collects its batches, and after `stop` batches saves a checkpoint and raises."""
 
     def __init__(self, stop: int | None = None, checkpoint: Path = Path()):
         super().__init__()
@@ -253,7 +253,7 @@ class Listener(lightning.LightningModule):
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's own, of parts of torch it still uses
-def test_lightning_goes_on_in_the_middle_of_an_epoch(files, tmp_path):
+def test_lightning_resumes_in_the_middle_of_an_epoch(files, tmp_path):
     def fit(listener: Listener, resume: Path | None = None) -> None:
         trainer = lightning.Trainer(
             max_epochs=2,

@@ -34,7 +34,7 @@ def saturation(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def drawn(colour: Colour, batch: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The factors and multiples a generator gives, in the order the module draws them."""
+    """Return the random factors and multiples of a generator, in the order of the module."""
     source = generator(seed)
     reach = np.array([colour.brightness, colour.contrast, colour.saturation])
     factors = 1 + reach * (2 * torch.rand((batch, 3), generator=source).numpy() - 1)
@@ -109,7 +109,7 @@ def test_torchs_own_random_state_is_neither_used_nor_moved():
 
 
 def test_nothing_depends_on_what_the_images_show():
-    with FakeTensorMode():  # has no values: whatever waits for one raises
+    with FakeTensorMode():  # has no values: reading one raises
         images = torch.empty(8, 3, 16, 16, dtype=torch.uint8)
         assert Colour()(images, generator()).shape == images.shape
 
@@ -117,8 +117,8 @@ def test_nothing_depends_on_what_the_images_show():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Colour(brightness=1.5), r"brightness is how far a factor may be from 1, in \[0, 1\], got 1.5"),
-        (lambda: Colour(lighting=-1), "lighting is a standard deviation, at least 0, got -1"),
+        (lambda: Colour(brightness=1.5), r"distance of a factor from 1, must be in \[0, 1\], got 1.5"),
+        (lambda: Colour(lighting=-1), "lighting, a standard deviation, must be at least 0, got -1"),
         (lambda: Colour()(pixels(2, 1, 8, 8), generator()), r"\(batch, 3, height, width\), got \(2, 1, 8, 8\)"),
     ],
 )

@@ -213,10 +213,10 @@ def test_the_seed_decides_the_crop():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CentreCrop(0), "at least 1 pixel a side, got size=0"),
+        (lambda: CentreCrop(0), "size must be at least 1 pixel, got 0"),
         (lambda: CentreCrop(300, 256), "300 pixels cannot be cut from a side of 256"),
-        (lambda: RandomCrop(224, area=(0, 1)), "area is a range of positive numbers, got 0 to 1"),
-        (lambda: RandomCrop(224, ratio=(2, 1)), "ratio is a range of positive numbers, got 2 to 1"),
+        (lambda: RandomCrop(224, area=(0, 1)), "area must be a range of positive numbers, got 0 to 1"),
+        (lambda: RandomCrop(224, ratio=(2, 1)), "ratio must be a range of positive numbers, got 2 to 1"),
     ],
 )
 def test_wrong_crops_are_refused(make, message):

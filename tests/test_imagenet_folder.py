@@ -72,7 +72,7 @@ def test_folders_without_classes_or_images_are_refused(tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(DataError, match=r"expected images .*, found none"):
         read_folder(tmp_path, size=32)
-    with pytest.raises(DataError, match="expected a folder that can be read, found: No such file"):
+    with pytest.raises(DataError, match="expected a readable folder, found: No such file"):
         read_folder(tmp_path / "b", size=32)
 
 
@@ -103,7 +103,7 @@ def test_an_image_gone_astray_beside_class_folders_does_not_make_the_folder_flat
     assert load(root, validation=3)[2].labels.tolist() == [0, 1, 1, 2, 2]
 
 
-def test_the_official_kit_numbers_classes_in_an_order_of_its_own(flat):
+def test_the_official_kit_numbers_classes_in_another_order(flat):
     synsets = [(1, "class_1"), (2, "class_2"), (3, "class_0"), (4, "a group of classes")]
     kind = [("ILSVRC2012_ID", "O"), ("WNID", "O")]
     kit = flat / KIT
@@ -149,7 +149,7 @@ def test_validation_images_are_held_out_of_training_and_the_official_ones_are_th
     assert test.path(0).parents[1].name == "val"
 
 
-def test_ten_of_each_class_are_held_out_unless_told_and_none_if_wished(tmp_path):
+def test_ten_of_each_class_are_held_out_by_default_and_none_for_0(tmp_path):
     root = write_tree(write_tree(tmp_path, per_class=12), per_class=2, split="val")
     assert [len(part) for part in load(root)] == [6, 30, 6]
     assert [len(part) for part in load(root, validation=0)] == [36, 0, 6]
@@ -169,7 +169,7 @@ def test_the_folder_may_be_called_imagenet_below_the_data_folder(root):
     assert len(load_images(root / "data", size=32, validation=6).train) == 18
 
 
-def test_a_folder_that_is_not_imagenet_is_told_where_to_get_it(tmp_path):
+def test_a_folder_that_is_not_imagenet_raises_with_the_address_to_get_it(tmp_path):
     with pytest.raises(DataError, match=r"expected the folders train and val.*image-net\.org.*--data\.root"):
         load_images(tmp_path)
 
@@ -181,7 +181,7 @@ def test_images_of_which_none_can_be_read_are_noticed_before_training(root):
         load_images(root, size=32, validation=6)
 
 
-def test_names_come_back_whatever_they_are_made_of():
+def test_names_with_any_bytes_round_trip():
     names = ["", "a/b.jpg", "日本.jpg", "\udcff.jpg"]
     packed = Names(names)
     assert [packed[at] for at in range(4)] == names
@@ -210,7 +210,7 @@ def test_shapes_are_drawn_into_the_data_folder_when_asked_for(tmp_path, monkeypa
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match="no streamed data set is called 'cifar10'; there are imagenet, shapes"):
+    with pytest.raises(ValueError, match="no streamed data set is called 'cifar10'; choose imagenet, shapes"):
         load_streamed("cifar10")
 
 

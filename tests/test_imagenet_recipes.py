@@ -1,4 +1,4 @@
-"""The ImageNet recipes say what the paper says."""
+"""The ImageNet recipes have the paper's settings."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def test_the_papers_settings(name):
     settings = recipe(name)
     alexnet = "alexnet" in name
     assert settings["data"] == {"name": "imagenet", "size": 227 if alexnet else 224, "batch_size": 512, "augment": True}
-    # Pixels in 8 bits, of which the paper says nothing, make all of AlexNet integer.
+    # Pixels in 8 bits, which the paper does not mention, make all of AlexNet integer.
     integer = {"input_bits": 8} if name == "imagenet-alexnet-ana" else {}
     assert named(name).model == Model("alexnet" if alexnet else "mobilenet-v2", **integer)
     assert settings["loss"] == {"name": "cross-entropy"}

@@ -109,7 +109,7 @@ def test_an_epoch_is_a_function_of_seed_and_epoch(shards):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_resumed_epoch_goes_on_bit_for_bit(shards, workers):
+def test_a_resumed_epoch_continues_bit_for_bit(shards, workers):
     whole = [*training(shards, workers=workers)]
     interrupted, resumed = training(shards, workers=workers), training(shards, workers=workers)
     for _ in itertools.islice(interrupted, 3):
@@ -187,7 +187,7 @@ def test_a_chain_of_headers_without_end_is_skipped(tmp_path):
     header = tarfile.TarInfo("././@LongLink")
     header.type = tarfile.GNUTYPE_LONGNAME
     path.write_bytes(header.tobuf(tarfile.GNU_FORMAT) * 5000)
-    with pytest.raises(DataError, match=r"a\.tar: expected a tar file that can be read"):
+    with pytest.raises(DataError, match=r"a\.tar: expected a readable tar file"):
         read_shards(tmp_path, size=16)
     (tmp_path / "sizes.json").write_text('{"a.tar": 2}')
     batches = streamed(read_shards(tmp_path, size=16))
@@ -205,13 +205,13 @@ def test_a_key_of_a_shard_does_not_drive_the_terminal(tmp_path, caplog):
 
 def test_shards_are_not_packed_beside_others(root):
     files = read_folder(root.parent / "train", size=16)
-    with pytest.raises(ValueError, match=r"holds shards already \(images-000000\.tar, \.\.\.\)"):
+    with pytest.raises(ValueError, match=r"already holds shards \(images-000000\.tar, \.\.\.\)"):
         pack(files, root / "train", per_shard=12)
     assert len(read_shards(root / "train", size=16)) == 24
 
 
 @pytest.mark.parametrize("content", ["{", '["images-000000.tar"]', '{"images-000000.tar": "many"}'])
-def test_sizes_that_are_none_are_told(tmp_path, content):
+def test_invalid_sizes_raise(tmp_path, content):
     (tmp_path / "images-000000.tar").touch()
     (tmp_path / "sizes.json").write_text(content)
     with pytest.raises(DataError, match=r"sizes\.json: expected"):
@@ -228,11 +228,11 @@ def test_whole_shards_are_held_out_by_seed(shards):
     assert sorted(kept.paths + held.paths) == sorted(shards.paths)
     assert hold_out_shards(shards, 6, seed=3)[1] == held
     assert len({hold_out_shards(shards, 6, seed=seed)[1].paths for seed in range(8)}) > 1
-    with pytest.raises(ValueError, match="holding 21 images out leaves none of 5 shards with 24 images"):
+    with pytest.raises(ValueError, match="validation must leave at least one of 5 shards with 24 images, got 21"):
         hold_out_shards(shards, 21, seed=3)
 
 
-def test_a_samples_crop_depends_on_seed_epoch_and_sample_alone(tmp_path):
+def test_a_samples_crop_depends_only_on_seed_epoch_and_sample(tmp_path):
     files = read_folder(write_pictures(tmp_path) / "train", size=16)
     shards = pack(files, tmp_path / "shards", per_shard=4)
     kept, _ = hold_out_shards(shards, 4, seed=3)
@@ -273,8 +273,8 @@ def test_what_are_no_shards_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"expected shards \(\*.tar\), found none"):
         read_shards(tmp_path, size=16)
     (tmp_path / "a.tar").write_bytes(random.Random(0).randbytes(2000))
-    with pytest.raises(DataError, match=r"a.tar: expected a tar file that can be read"):
+    with pytest.raises(DataError, match=r"a.tar: expected a readable tar file"):
         read_shards(tmp_path, size=16)
     (tmp_path / "sizes.json").write_text(json.dumps({"a.tar": 3}))
-    with pytest.raises(DataError, match=r"no shard begins with an image that can be read; .*a.tar, sample 0: "):
+    with pytest.raises(DataError, match=r"no shard begins with a readable image; .*a.tar, sample 0: "):
         read_shards(tmp_path, size=16).examples(2)

@@ -1,4 +1,4 @@
-"""The road from a recipe to a trained network on streamed images: a few steps, stopped and resumed."""
+"""Training a recipe on streamed images: a few steps, stopped and resumed."""
 
 import json
 

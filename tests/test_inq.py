@@ -84,7 +84,7 @@ def test_the_largest_are_frozen_first_or_any_at_random() -> None:
         assert bool(size[frozen].min() >= size[~frozen].max()) == (partition == "magnitude")
 
 
-def test_what_is_frozen_at_random_depends_on_the_seed_alone() -> None:
+def test_random_freezing_depends_only_on_the_seed() -> None:
     def frozen(seed: int, drawn: int) -> torch.Tensor:
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -143,14 +143,14 @@ def test_asking_twice_for_an_epoch_freezes_no_more() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bits": 1}, "bits must be between 2, which is ternary, and 6, got 1"),
-        ({"portions": (0.5, 0.4, 1.0)}, "portions must rise from above 0 to 1"),
-        ({"portions": (0.5,)}, "portions must rise from above 0 to 1"),
+        ({"bits": 1}, r"bits must be between 2 \(ternary\) and 6, got 1"),
+        ({"portions": (0.5, 0.4, 1.0)}, "portions must be above 0, rise and end at 1"),
+        ({"portions": (0.5,)}, "portions must be above 0, rise and end at 1"),
         ({"partition": "largest"}, "partition must be one of magnitude, random, got 'largest'"),
         ({"top": "least_error"}, "top must be one of largest, least-error, got 'least_error'"),
-        ({"delay": 1.0}, r"delay is a share of the training in \[0, 1\), got 1.0"),
+        ({"delay": 1.0}, r"delay, a share of training, must be in \[0, 1\), got 1.0"),
     ],
 )
-def test_wrong_settings_are_told(settings: dict[str, Any], message: str) -> None:
+def test_wrong_settings_raise(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         INQ(**settings)

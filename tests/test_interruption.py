@@ -119,7 +119,7 @@ def _kill_at(number: int) -> None:
 
 
 @pytest.mark.parametrize("step", [0, 3 * 19 + 10, 6 * 19 - 1])
-def test_kill_in_the_middle_of_an_epoch_loses_that_epoch_alone(step: int, tmp_path: Path, whole: RunFolder) -> None:
+def test_kill_in_the_middle_of_an_epoch_loses_only_that_epoch(step: int, tmp_path: Path, whole: RunFolder) -> None:
     run = RunFolder(tmp_path / "run")
     before = functools.partial(_kill_at, step)
     code, _ = lehr("train", *RECIPE, "--out", run.path, output=tmp_path / "log", before=before)
@@ -174,7 +174,7 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before_and_says_so(
     last.write_bytes({"truncated": content[: len(content) // 2], "empty": b""}.get(damage, content))
     output = resumed(run.path)
     assert f"lehr: checkpoint {last} is damaged" in output
-    assert "looking for the one before" in output
+    assert "trying the checkpoint before it" in output
     assert_same(run.path, whole)
 
 
@@ -190,7 +190,7 @@ def test_a_checkpoint_that_does_not_fit_is_reported_and_loses_nothing(tmp_path: 
     code, output = lehr("train", *RECIPE, "--out", run.path, output=tmp_path / "log", before=limit)
     assert code == 1
     assert output.startswith(f"lehr train: cannot write {run.checkpoint(1)}: File too large; ")
-    assert output.endswith("go on with --resume\n")
+    assert output.endswith("continue with --resume\n")
     assert output.count("\n") == 1
     resumed(run.path)
     assert_same(run.path, whole)
@@ -209,7 +209,7 @@ def test_a_full_disk_is_reported_and_loses_nothing(tmp_path: Path, whole: RunFol
         run = RunFolder(disk / "run")
         assert output == (
             f"lehr train: cannot write {run.checkpoint(3)}: No space left on device; "
-            "what was saved before is untouched, see to it and go on with --resume\n"
+            "what was saved before is intact: fix the cause and continue with --resume\n"
         )
         assert len(run.read_metrics()) >= 2
         shutil.copytree(run.path, tmp_path / "run")

@@ -56,7 +56,7 @@ def test_of_several_that_begin_at_once_one_trains_and_loses_nothing(tmp_path: Pa
     assert len(RunFolder(run).read_metrics()) == 30
     for command in (*began[:winner], *began[winner + 1 :]):
         told = refusal("train", run, began[winner].process.pid)
-        assert re.fullmatch(rf"{told}|lehr train: {run} holds a run already: .*\n", command.output)
+        assert re.fullmatch(rf"{told}|lehr train: {run} already holds a run: .*\n", command.output)
     assert sorted(os.listdir(run)) == [
         *("checkpoints", "metrics.csv", "recipe.yaml", "results.json", "run.json", "tensorboard")
     ]
@@ -82,17 +82,17 @@ def test_what_holds_no_run_afterwards_is_removed_again(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "kept") == []
 
 
-def test_a_program_that_trains_twice_into_one_folder_is_told(tmp_path: Path) -> None:
-    with alone(tmp_path), pytest.raises(RunError, match="is being trained by this process already"), alone(tmp_path):
+def test_a_program_that_trains_twice_into_one_folder_raises(tmp_path: Path) -> None:
+    with alone(tmp_path), pytest.raises(RunError, match="this process is already training"), alone(tmp_path):
         pass
     with alone(tmp_path):  # and again afterwards
         pass
 
 
-def test_a_file_system_without_locks_is_told_and_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_warns_and_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(handle: int, operation: int) -> None:
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr("fcntl.lockf", refuse)
-    with pytest.warns(RunWarning, match="cannot be locked .No locks available.: see to it"), alone(tmp_path):
+    with pytest.warns(RunWarning, match="cannot be locked .No locks available.: make sure"), alone(tmp_path):
         pass

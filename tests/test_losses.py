@@ -46,7 +46,7 @@ def test_cross_entropy_smooths_the_labels_towards_all_classes(smoothing: float) 
 
 def test_a_recipe_names_its_loss() -> None:
     assert isinstance(Loss("squared-hinge").build(), SquaredHinge)
-    with pytest.raises(ValueError, match="label_smoothing goes with the cross-entropy loss only"):
+    with pytest.raises(ValueError, match="label_smoothing needs the cross-entropy loss, got squared-hinge"):
         Loss("squared-hinge", 0.1)
     with pytest.raises(ValueError, match=r"label_smoothing must be in \[0, 1\), got 1"):
         Loss("cross-entropy", 1.0)

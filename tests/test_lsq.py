@@ -1,4 +1,4 @@
-"""LSQ: values, the gradients of eq. 3 and 5 with their scale, restated; where a step starts, that it is positive."""
+"""LSQ: values and the scaled gradients of eq. 3 and 5, restated; a step's initial value, and that it stays positive."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_step_stays_positive() -> None:
     assert all(step.scale > 0 for step in steps)
 
 
-def test_wrong_bits_are_told() -> None:
+def test_wrong_bits_raise() -> None:
     with pytest.raises(ValueError, match="bits must be between 2 and 8, got 1"):
         LSQ(bits=1)
     with pytest.raises(ValueError, match="end_bits must be between 2 and 8, got 9"):

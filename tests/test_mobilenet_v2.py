@@ -58,7 +58,7 @@ def test_names_and_shapes_are_torchvisions():
     assert ours == torchvision_shapes()
 
 
-def test_a_torchvision_state_loads_and_leaves_the_input_alone():
+def test_a_torchvision_state_loads_and_keeps_the_input():
     source, target = small(), small(mean=(0.5, 0.5, 0.5))
     state = {key: value for key, value in source.state_dict().items() if not key.startswith("input.")}
     table = target.input.table.clone()
@@ -151,7 +151,7 @@ def test_a_method_that_leaves_activations_leaves_the_branch_inputs_too():
     assert torch.equal(block(x), x + block.get_submodule("conv")(x))
 
 
-def test_an_algorithm_converts_the_branches_alone():
+def test_an_algorithm_converts_only_the_branches():
     model = small()
     stem = model.get_parameter("features.0.0.weight").clone()
     ANA(std=0.1).convert_(model.quantized_part)

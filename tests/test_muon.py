@@ -39,7 +39,7 @@ def test_a_gradient_of_zeros_moves_nothing():
     assert not orthogonal(torch.zeros(3, 5), 3).any()
 
 
-def test_a_step_goes_lr_far_in_the_spectral_norm_whatever_the_size_of_the_gradient():
+def test_a_step_has_spectral_norm_lr_for_any_size_of_the_gradient():
     for factor in (1e-6, 1.0, 1e6):
         conv = nn.Conv2d(3, 8, 3)
         before = conv.weight.detach().clone()
@@ -83,7 +83,7 @@ def test_weight_decay_takes_its_share_and_normalizing_keeps_the_norm():
     assert weight.norm().item() == pytest.approx(2)
 
 
-def test_a_copy_goes_on_from_its_state():
+def test_a_copy_continues_from_its_state():
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
     optimizer = Muon(model.parameters(), lr=0.1, norm_lr=0.01)
     other = copy.deepcopy(model)
@@ -131,7 +131,7 @@ def test_a_recipe_trains_with_muon_and_resumes_bit_for_bit(tmp_path: Path):
     assert whole == stopped
 
 
-def test_a_twin_can_have_an_optimizer_and_a_schedule_of_its_own():
+def test_a_twin_can_have_another_optimizer_and_schedule():
     optimizer, schedule = Optimizer("muon", lr=0.1), RateSchedule("linear", warmup=0.5)
     recipe: Recipe = dataclasses.replace(
         named("digits-ana"), pretraining=Pretraining(epochs=2, optimizer=optimizer, schedule=schedule)

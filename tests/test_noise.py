@@ -135,7 +135,7 @@ def test_nan_propagates_and_infinity_is_beyond_all_noise(noise):
 
 
 @pytest.mark.parametrize("noise", [*(kind(0.5) for kind in NOISES), Dirac()], ids=str)
-def test_the_argument_is_left_alone(noise):
+def test_the_argument_is_unchanged(noise):
     x = torch.randn(5)
     before = x.clone()
     noise.cdf(x), noise.pdf(x)

@@ -1,4 +1,4 @@
-"""A network of the user's own, named by its import path: trained from a recipe, killed, resumed, exported, used."""
+"""A user's network, named by its import path: trained from a recipe, killed, resumed, exported, used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from torch import nn
 from lehr.models import Input
 
 class TinyNet(nn.Module):
-    """One convolution, of which only what follows it is quantized."""
+    """A convolution in full precision and quantized layers after it."""
 
     def __init__(self, shape, classes, mean, std, *, width: float = 1.0, hidden: int = 24, deep: bool = False):
         super().__init__()
@@ -59,7 +59,7 @@ class Lacking(nn.Module):
 
 
 class Small(nn.Module):
-    """As little as a network can be."""
+    """The smallest possible network."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, mean: Tensor, std: Tensor, depth: int = 1) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Small(nn.Module):
 
 
 class Wrapped(VGG):
-    """Passes on what it does not know."""
+    """Has **kwargs, which it passes on."""
 
     def __init__(self, flavour: str = "plain", **rest: object) -> None:
         super().__init__(**rest)  # pyright: ignore[reportArgumentType]
@@ -151,7 +151,7 @@ def test_it_trains_is_killed_resumes_exports_and_predicts(folder: Path) -> None:
         recipe.model.build((1, 8, 8), 10, (0.5,), (0.5,))
 
 
-def test_what_cannot_be_built_for_data_is_told(folder: Path, tmp_path: Path) -> None:
+def test_a_network_that_cannot_be_built_for_data_raises(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"WithoutStd cannot be built for a data set: .* by name, and lacks std"):
         Model(WithoutStd)
     with pytest.raises(ValueError, match="Demanding needs a value for depth"):
@@ -194,7 +194,7 @@ def test_lehrs_own_networks_hand_on_settings_and_others_begin_with_their_default
     assert other.settings["width"] == 2
 
 
-def test_networks_are_told_apart_by_what_was_changed() -> None:
+def test_networks_are_named_by_their_changed_settings() -> None:
     def told(model: Model) -> str:
         return network(Recipe(data=Data("digits"), model=model, epochs=1))
 

@@ -1,4 +1,4 @@
-"""Recipes: typed, checked, every key settable, each mistake one sentence; the optimizers and schedules are torch's."""
+"""Recipes: typed, checked, every key settable, each error one sentence; the optimizers and schedules are torch's."""
 
 from __future__ import annotations
 
@@ -127,14 +127,14 @@ def test_a_flag_needs_no_value() -> None:
         ("--optimizer.momentum 1", "momentum must be in [0, 1), got 1.0"),
         ("--data.batch_size 0", "batch_size must be at least 2, got 0"),
         ("--data.padding -1", "padding must be at least 0, got -1"),
-        ("--data.reflect true", "data.reflect is part of augmentation: it needs data.augment, got True without"),
-        ("--pretraining.optimizer.lr 0.1", "pretraining.optimizer does nothing without pretraining.epochs"),
-        ("--data.cutout 8", "data.cutout is part of augmentation: it needs data.augment, got 8 without"),
+        ("--data.reflect true", "data.reflect needs data.augment, got True without it"),
+        ("--pretraining.optimizer.lr 0.1", "pretraining.optimizer has no effect without pretraining.epochs"),
+        ("--data.cutout 8", "data.cutout needs data.augment, got 8 without it"),
         ("--model.depth 3", "unrecognized arguments: --model.depth 3"),
         ("--model.width x", "Parser key \"model.width\": Expected a <class 'float'>. Got value: x"),
         ("--model.shape [1,8,8]", "unrecognized arguments: --model.shape [1,8,8]"),
-        ("--model resnet", "no network is called 'resnet'; there are mlp, vgg, alexnet, mobilenet-v2, and classes of"),
-        ("--model nowhere.Net", "nowhere.Net cannot be imported: No module named 'nowhere'; there are mlp, "),
+        ("--model resnet", "no network is called 'resnet'; choose mlp, vgg, alexnet, mobilenet-v2, or give the"),
+        ("--model nowhere.Net", "nowhere.Net cannot be imported: No module named 'nowhere'; choose mlp, "),
         ("--model lehr.models.Net", "lehr.models.Net cannot be imported: module 'lehr.models' has no attribute 'Net'"),
         ("--model lehr.models.quantized_part", "a network is a subclass of torch.nn.Module, got 'lehr.models.quanti"),
         ("--model lehr.models.Input", "must take shape, classes, mean, std by name, and lacks shape, classes"),
@@ -142,26 +142,26 @@ def test_a_flag_needs_no_value() -> None:
         ("--annealing.schedule.duration -1", "duration must be finite and not negative, got -1.0"),
         ("--schedule.gamma 0", "gamma must be positive, got 0.0"),
         ("--schedule.warmup 50", "warmup must end before the 50 epochs do, got 50"),
-        ("--schedule.name one-cycle --schedule.warmup 1", "the one-cycle schedule has its own warmup"),
+        ("--schedule.name one-cycle --schedule.warmup 1", "schedule includes a warmup: leave warmup at 0, got 1"),
         ("--schedule.milestones [-1]", 'a milestone is an epoch, at least 0, or "annealed", got -1.0'),
         ("--schedule.final 2", "final is a share of the learning rate in [0, 1], got 2.0"),
-        ("--annealing.synchronous --annealing.backward_law Constant", "it takes no backward_law"),
-        ("--pretraining.lr 0.1", "pretraining.lr does nothing without pretraining.epochs: give that too, or leave"),
-        ("--pretraining.epochs 0 --pretraining.lr=0.1", "pretraining.lr does nothing without pretraining.epochs"),
-        ("--distillation.lr 0.1", "distillation.lr does nothing without distillation.epochs"),
+        ("--annealing.synchronous --annealing.backward_law Constant", "leave backward_law out"),
+        ("--pretraining.lr 0.1", "pretraining.lr has no effect without pretraining.epochs: set that too, or leave"),
+        ("--pretraining.epochs 0 --pretraining.lr=0.1", "pretraining.lr has no effect without pretraining.epochs"),
+        ("--distillation.lr 0.1", "distillation.lr has no effect without distillation.epochs"),
         (
             "--distillation.teacher run --distillation.lr 0.1",
-            "distillation.lr does nothing without distillation.epochs",
+            "distillation.lr has no effect without distillation.epochs",
         ),
-        ("--distillation.share 0.5", "distillation.share does nothing without distillation.teacher, or its epochs"),
-        ("--distillation.by features", "distillation.by does nothing without distillation.teacher, or its epochs"),
-        ("--distillation.temperature 2", "distillation.temperature does nothing without distillation.teacher"),
-        ('--distillation {"share":0.7}', "distillation.share does nothing without distillation.teacher"),
+        ("--distillation.share 0.5", "distillation.share has no effect without distillation.teacher, or its epochs"),
+        ("--distillation.by features", "distillation.by has no effect without distillation.teacher, or its epochs"),
+        ("--distillation.temperature 2", "distillation.temperature has no effect without distillation.teacher"),
+        ('--distillation {"share":0.7}', "distillation.share has no effect without distillation.teacher"),
         ("--algorithm.clip 0", "clip must be positive, or None for no clipping, got 0.0"),
-        ("--algorithm Foo", "Foo; there are ABCNet, ANA, BinaryConnect, "),
-        ("--algorithm lehr.algorithms.Foo", "has no attribute 'Foo'; there are ABCNet, ANA, BinaryConnect, "),
-        ("--annealing.schedule Foo", "Foo; there are AllAtOnce, Hierarchical, "),
-        ("--annealing.law Foo", "Foo; there are Constant, CosineDecay, "),  # other tests may have laws of their own
+        ("--algorithm Foo", "Foo; choose ABCNet, ANA, BinaryConnect, "),
+        ("--algorithm lehr.algorithms.Foo", "has no attribute 'Foo'; choose ABCNet, ANA, BinaryConnect, "),
+        ("--annealing.schedule Foo", "Foo; choose AllAtOnce, Hierarchical, "),
+        ("--annealing.law Foo", "Foo; choose Constant, CosineDecay, "),  # other tests may define laws
         ("--annealing.law Foo", ", LinearDecay, PowerDecay"),
     ],
 )
@@ -185,14 +185,14 @@ def test_a_wrong_override_is_one_sentence_that_names_it(overrides: str, message:
             "epochs: 1\nmodel: {class_path: lehr.models.MLP, width: 2}\ndata: {name: digits}\n",
             "class_path and init_args",
         ),
-        ("epochs: 1\nmodel: {width: 2}\ndata: {name: digits}\n", "model must be a class_path with its init_args"),
-        ("epochs: 1\ndata: {name: digits}\n", "model must be a class_path with its init_args"),
+        ("epochs: 1\nmodel: {width: 2}\ndata: {name: digits}\n", "model must have a class_path and init_args"),
+        ("epochs: 1\ndata: {name: digits}\n", "model must have a class_path and init_args"),
         (
             "epochs: 1\nmodel: mlp\ndata: {name: digits}\nloss: mse\n",
-            "loss has keys of its own, got 'mse'",
+            "loss must hold keys and values, got 'mse'",
         ),
-        ("", "keys such as data, model and epochs, and this has none"),
-        ("- epochs\n", "keys such as data, model and epochs, and this has none"),
+        ("", "keys such as data, model and epochs, but this file has none"),
+        ("- epochs\n", "keys such as data, model and epochs, but this file has none"),
     ],
 )
 def test_a_wrong_file_is_one_sentence_that_names_it(text: str, message: str, tmp_path: Path) -> None:
@@ -226,12 +226,12 @@ def test_a_recipe_names_classes_by_their_public_paths() -> None:
         assert f"class_path: {path}\n" in text
 
 
-def test_an_unknown_recipe_is_told_with_the_nearest() -> None:
+def test_an_unknown_recipe_raises_with_the_nearest_name() -> None:
     with pytest.raises(RecipeError, match=r"no recipe is called 'digits-anna'; did you mean digits-ana\?"):
         named("digits-anna")
     with pytest.raises(RecipeError, match=r"no recipe is called 'digits-twm'; did you mean digits-twn\?"):
         named("digits-twm")
-    with pytest.raises(RecipeError, match=r"no recipe is called 'x'; there are .*digits-ana.*, or give a \.yaml file"):
+    with pytest.raises(RecipeError, match=r"no recipe is called 'x'; choose .*digits-ana.*, or give a \.yaml file"):
         named("x")
     with pytest.raises(RecipeError, match=r"there is no recipe file nowhere\.yaml"):
         named("nowhere.yaml")
@@ -265,7 +265,7 @@ def test_reading_recipes_needs_no_lightning() -> None:
 def test_a_key_that_does_nothing_is_an_error_in_a_new_recipe_and_kept_in_that_of_a_run(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("epochs: 1\nmodel: {name: mlp}\ndata: {name: digits}\npretraining: {lr: 0.1}\n")
-    with pytest.raises(RecipeError, match=r"pretraining\.lr does nothing without pretraining\.epochs: give that too"):
+    with pytest.raises(RecipeError, match=r"pretraining\.lr has no effect without pretraining\.epochs: set that too"):
         named(str(path))
     assert named(str(path), ["--pretraining.epochs", "3"]).pretraining == Pretraining(3, 0.1)
     assert read(path).pretraining == Pretraining(0, 0.1)  # an earlier version wrote such runs
@@ -296,7 +296,7 @@ def test_optimizers_are_torchs_by_name() -> None:
 
 
 def learning_rates(schedule: RateSchedule, *, epochs: int = 10, annealed: float | None = 5) -> list[float]:
-    """Those of each step, ten steps an epoch, for a learning rate of 1."""
+    """Return the rates of each step, with ten steps an epoch and a learning rate of 1."""
     optimizer = torch.optim.SGD(parameters(), lr=1.0)
     scheduler = schedule.build(optimizer, steps_per_epoch=10, epochs=epochs, annealed=annealed)
     rates = []

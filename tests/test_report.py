@@ -181,7 +181,7 @@ def test_a_twin_that_was_trained_first_is_drawn_and_told(tmp_path: Path):
 
 def test_other_data_in_their_place_leave_it_out_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def of_a_few(path: Path):
-        raise ValueError("of 12 samples 0 to 11 can be held out for validation, got 10000")
+        raise ValueError("validation must be in 0..11 for 12 samples, got 10000")
 
     monkeypatch.setattr(page, "_network_and_test_images", of_a_few)
     words = Tags(write_report(make_run(tmp_path / "run")).read_text()).words

@@ -1,4 +1,4 @@
-"""A run's folder: nothing half-written, damage found out, nothing a stranger's file can do."""
+"""A run folder: no half-written files, damage is detected, untrusted files are harmless."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def test_a_folder_is_a_run_once_its_recipe_is_there(run: RunFolder) -> None:
     assert run.recipe.read_text() == "epochs: 1\n"
     assert '"seed": 3' in run.info.read_text()
     assert RunFolder.open(run.path).path == run.path
-    with pytest.raises(RunError, match=f"{run.path} holds a run already: continue it with `lehr train --resume"):
+    with pytest.raises(RunError, match=f"{run.path} already holds a run: continue it with `lehr train --resume"):
         RunFolder.unused(run.path)
     with pytest.raises(RunError, match=r"is not a run: it has no recipe\.yaml"):
         RunFolder.open(run.path.parent)
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"cannot make the run folder .*: Not a directory"):
+    with pytest.raises(RunError, match=r"cannot create the run folder .*: Not a directory"):
         RunFolder(tmp_path / "file" / "run").create("", {})
 
 
@@ -51,7 +51,7 @@ def test_a_failed_write_leaves_the_file_of_before_and_no_rest(tmp_path: Path) ->
             part.write_text("half")
             raise error
 
-    with pytest.raises(RunError, match=r"cannot write .*results.json: No space left on device; .* go on with --resume"):
+    with pytest.raises(RunError, match=r"cannot write .*results.json: No space left on device; .* --resume"):
         fail(OSError(28, "No space left on device"))
     with pytest.raises(KeyboardInterrupt):
         fail(KeyboardInterrupt())
@@ -94,17 +94,17 @@ def test_damaged_checkpoints_are_passed_over_with_a_word_until_none_is_left(run:
     for epoch in (1, 2):
         save_checkpoint(checkpoint(epoch), run.checkpoint(epoch))
     run.checkpoint(2).write_bytes(run.checkpoint(2).read_bytes()[:-1000])
-    with pytest.warns(RunWarning, match=f"{run.checkpoint(2)} is damaged .*; looking for the one before"):
+    with pytest.warns(RunWarning, match=f"{run.checkpoint(2)} is damaged .*; trying the checkpoint before it"):
         newest = run.newest_checkpoint()
     assert newest is not None
     assert newest[0] == run.checkpoint(1)
     run.checkpoint(1).write_bytes(b"")
-    with pytest.warns(RunWarning), pytest.raises(RunError, match=r"no checkpoint of .* can be read: start anew with"):
+    with pytest.warns(RunWarning), pytest.raises(RunError, match=r"no checkpoint of .* can be read: start over with"):
         run.newest_checkpoint()
 
 
 class Hostile:
-    """Pickles to a call of `os.system`."""
+    """Its pickle calls `os.system`."""
 
     def __init__(self, command: str) -> None:
         self.command = command
@@ -123,18 +123,18 @@ def test_a_hostile_checkpoint_is_refused_without_running_its_code(run: RunFolder
     assert (tmp_path / "owned").exists()
 
 
-def test_what_is_no_checkpoint_is_told(run: RunFolder) -> None:
+def test_a_file_that_is_not_a_checkpoint_raises(run: RunFolder) -> None:
     with pytest.raises(RunError, match="there is no checkpoint"):
         load_checkpoint(run.final)
     torch.save([1, 2], run.final)
-    with pytest.raises(RunError, match="is no checkpoint of a run: it has no state_dict"):
+    with pytest.raises(RunError, match="is not a checkpoint of a run: it has no state_dict"):
         load_checkpoint(run.final)
 
 
 @pytest.mark.parametrize("state", [[1], 3, None, {1: torch.ones(1)}])
-def test_a_state_dict_of_something_else_is_told(run: RunFolder, state: object) -> None:
+def test_a_state_dict_without_named_tensors_raises(run: RunFolder, state: object) -> None:
     torch.save({"state_dict": state}, run.final)
-    with pytest.raises(RunError, match="its state_dict is none of named tensors"):
+    with pytest.raises(RunError, match="its state_dict does not map names to tensors"):
         load_checkpoint(run.final)
 
 
@@ -147,7 +147,7 @@ def test_a_checkpoint_that_unpacks_to_more_than_it_holds_is_refused_at_once(run:
 
 def test_a_checkpoint_that_is_no_file_is_refused(run: RunFolder) -> None:
     os.mkfifo(run.final)
-    with pytest.raises(RunError, match=r"final\.ckpt is no regular file"):
+    with pytest.raises(RunError, match=r"final\.ckpt is not a regular file"):
         load_checkpoint(run.final)
 
 
@@ -176,7 +176,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_rows_that_are_damaged_go_and_the_epochs_that_are_missing_are_told(run: RunFolder, damage: str) -> None:
+def test_damaged_rows_are_skipped_and_missing_epochs_warn(run: RunFolder, damage: str) -> None:
     run.write_metrics([{"epoch": epoch, "loss": f"0.{epoch}25"} for epoch in range(4)])
     whole = run.read_metrics()
     assert run.metrics_before(4) == whole
@@ -184,7 +184,7 @@ def test_rows_that_are_damaged_go_and_the_epochs_that_are_missing_are_told(run: 
     run.metrics.write_text(change(run.metrics.read_text()))
     with pytest.warns(RunWarning) as told:
         rows = run.metrics_before(4)
-    assert str(told[-1].message).startswith(f"{run.metrics} has lost {lost}: the curves have a gap there")
+    assert str(told[-1].message).startswith(f"{run.metrics} has no {lost}: only the curves have a gap")
     assert rows == [row for row in whole if row in rows]
     run.write_metrics(rows)
     assert run.read_metrics() == rows
@@ -200,7 +200,7 @@ def test_rows_that_are_damaged_go_and_the_epochs_that_are_missing_are_told(run: 
         ('{"a": ' + "9" * 5000 + "}", "digits"),
         ("[1]", "list"),
         ("\0", "Expecting value"),
-        ("\xff", "is no text"),
+        ("\xff", "is not UTF-8 text"),
     ],
 )
 def test_json_beyond_its_bounds_is_a_sentence(run: RunFolder, text: str, message: str) -> None:
@@ -215,11 +215,11 @@ def test_json_beyond_its_bounds_is_a_sentence(run: RunFolder, text: str, message
 def test_a_file_that_never_ends_or_never_begins_is_refused(run: RunFolder) -> None:
     run.info.unlink()
     os.mkfifo(run.info)
-    with pytest.raises(RunError, match=r"run\.json is no regular file"):
+    with pytest.raises(RunError, match=r"run\.json is not a regular file"):
         read_json(run.info)
     with run.results.open("wb") as file:
         file.truncate(10**12)
-    with pytest.raises(RunError, match="has 1,000,000,000,000 bytes, more than the 16,000,000 that are read"):
+    with pytest.raises(RunError, match="has 1,000,000,000,000 bytes; at most 16,000,000 are allowed"):
         run.read_results()
 
 
@@ -228,7 +228,9 @@ def test_results_are_numbers(run: RunFolder, value: object, shown: str) -> None:
     write_json(run.results, {"val/accuracy": value})
     with pytest.raises(RunError) as error:
         run.read_results()
-    assert f"val/accuracy should be a number, got {shown}; remove it, and `lehr train --resume" in str(error.value)
+    assert f"val/accuracy should be a number, got {shown}; remove it, and create it again with `lehr" in str(
+        error.value
+    )
 
 
 def test_three_checkpoints_are_kept() -> None:

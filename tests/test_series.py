@@ -22,7 +22,7 @@ TINY = ("--epochs", "1", "--annealing.schedule.duration", "0.2", "--model.hidden
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Three methods with two seeds, and what the command said."""
+    """Three methods with two seeds, and the output of the command."""
     folder = tmp_path_factory.mktemp("compared")
     command = ("compare", "--methods", "fp", "ana", "inq", "--dataset", "digits", "--seeds", 2, "--out", folder, *TINY)
     code, output = lehr(*command, output=folder / "log")
@@ -30,7 +30,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, output
 
 
-def test_every_method_is_trained_with_every_seed_and_told(compared: tuple[Path, str]) -> None:
+def test_every_method_is_trained_with_every_seed_and_listed(compared: tuple[Path, str]) -> None:
     folder, output = compared
     runs = sorted(path.parent.name for path in folder.glob("*/results.json"))
     assert runs == [f"{method}-seed{seed}" for method in ("ana", "fp", "inq") for seed in (0, 1)]
@@ -70,9 +70,9 @@ def test_what_is_there_is_not_trained_again_and_what_is_missing_is(
 
 def test_runs_of_another_recipe_are_refused(compared: tuple[Path, str]) -> None:
     folder, _ = compared
-    with pytest.raises(RunError, match=r"ana-seed0 holds a run with epochs 1, wanted is 9: name another folder"):
+    with pytest.raises(RunError, match=r"ana-seed0 holds a run with epochs 1, not 9: choose another folder"):
         plan(["ana"], "digits", seeds=1, folder=folder, overrides=[*TINY, "--epochs", "9"])
-    with pytest.raises(RunError, match=r"inq-seed0 holds a run with algorithm.bits 5, wanted is 4"):
+    with pytest.raises(RunError, match=r"inq-seed0 holds a run with algorithm.bits 5, not 4"):
         plan(["inq"], "digits", seeds=1, folder=folder, overrides=[*TINY, "--algorithm.bits", "4"])
 
 
@@ -87,7 +87,7 @@ def test_a_start_may_be_a_relative_path(
     assert main([*command, *start]) == 0
 
 
-def test_a_stopped_comparison_goes_on_with_the_same_command_bit_for_bit(tmp_path: Path) -> None:
+def test_a_stopped_comparison_resumes_with_the_same_command_bit_for_bit(tmp_path: Path) -> None:
     keys = ("--epochs", 6, "--model.hidden", "[256,256]", "--algorithm.partition", "random")
     command = ("compare", "--methods", "inq", "--dataset", "digits", "--seeds", 2, "--out", tmp_path / "all", *keys)
     begun = Lehr(*command, output=tmp_path / "log")
@@ -95,7 +95,7 @@ def test_a_stopped_comparison_goes_on_with_the_same_command_bit_for_bit(tmp_path
     begun.signal(signal.SIGTERM)
     assert begun.wait() == 143
     last = begun.output.splitlines()[-1]
-    assert last == "lehr compare: stopped by SIGTERM; the same command goes on where it stopped"
+    assert last == "lehr compare: stopped by SIGTERM; repeat the command to continue"
     code, output = lehr(*command, output=tmp_path / "again")
     assert code == 0, output
     assert "run 1 of 2: inq-seed0 goes on" in output
@@ -128,7 +128,7 @@ def test_all_are_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("chosen", "base", "seeds", "message"),
     [
-        (["anna"], "digits", 1, r"no method is called 'anna'; there are fp, ana, .*; did you mean ana\?"),
+        (["anna"], "digits", 1, r"no method is called 'anna'; choose fp, ana, .*; did you mean ana\?"),
         (["ana"], "digit", 1, r"methods are compared on one of .*digits.*, got 'digit'"),
         (["ana"], "digits", 0, "seeds must be at least 1, got 0"),
     ],

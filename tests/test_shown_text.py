@@ -66,5 +66,5 @@ def test_results_are_printed_with_escapes(
     run.metrics.write_text("\n".join([*damaged, "torn"]) + "\n")
     assert main(["evaluate", str(run.path)]) == 0
     captured = capsys.readouterr()
-    assert "damaged and left out: line" in captured.err
+    assert "skipped damaged line" in captured.err
     assert_harmless(captured.out + captured.err)

@@ -1,4 +1,4 @@
-"""STTN: sums of two signs, their gradients, and what becomes of trained weights."""
+"""STTN: sums of two signs, their gradients, and the conversion of trained weights."""
 
 from __future__ import annotations
 
@@ -86,6 +86,6 @@ def test_both_halves_are_clipped_in_units_of_the_scale() -> None:
 
 
 @pytest.mark.parametrize("window", [0, -1, float("nan"), float("inf")])
-def test_a_wrong_window_is_told(window: float) -> None:
+def test_a_wrong_window_raises(window: float) -> None:
     with pytest.raises(ValueError, match=f"above 0, got {window}"):
         STTN(window=window)

@@ -93,7 +93,7 @@ def test_uniform_noise_leaves_a_derivative_that_jumps(step, half_width):
 
 
 def test_touching_windows_of_the_paper_leave_no_jump_between_them():
-    # U[-1/2, 1/2) on the ternary function: slope 1 on [-1, 1), whatever happens at 0.
+    # U[-1/2, 1/2) on the ternary function: slope 1 on [-1, 1), with no seam at 0.
     assert slope_jump(MultiStep.ternary(), Uniform.half_width(0.5)) == pytest.approx(1)
     assert slope_jump(MultiStep((0.0, 1.0), (0.0, 1.0, 5.0)), Uniform.half_width(0.5)) == pytest.approx(4)
 

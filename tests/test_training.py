@@ -1,4 +1,4 @@
-"""The training loop, in this process: what Algorithm 1 asks for, what is measured, what stops a run."""
+"""The training loop, in this process: the order of Algorithm 1, the measures, the errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ RECIPE = Recipe(
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterable[None]:
-    """For the runs that fixtures make too: sums of two threads are rounded otherwise than those of one."""
+    """One thread, also for the runs of fixtures, since two threads round sums differently."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -99,7 +99,7 @@ def test_noise_is_annealed_layer_after_layer_by_the_law(finished: tuple[RunFolde
 def test_noise_can_be_annealed_each_batch_and_the_backward_noise_with_it(tmp_path: Path) -> None:
     spy = Spy()
     annealing = Annealing(AllAtOnce(1), law=LinearDecay(), synchronous=True, per="batch")
-    with pytest.warns(AnnealingWarning, match="no gradient passes"):
+    with pytest.warns(AnnealingWarning, match="get no gradient any more"):
         train(dataclasses.replace(RECIPE, annealing=annealing, epochs=2), tmp_path / "run", watch=spy)
     expected = [STD * (1 - step / 19) for step in range(19)] + [0.0] * 19
     for layer in range(3):
@@ -306,20 +306,20 @@ def test_networks_of_other_structure_and_optimizers_resume_to_the_same_bits(name
         assert torch.equal(ours[key], value), key
 
 
-def test_other_circumstances_are_told_when_resuming(tmp_path: Path) -> None:
+def test_another_environment_warns_when_resuming(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     with pytest.raises(ZeroDivisionError):
         train(RECIPE, run.path, watch=Crash(1))
     info = json.loads(run.info.read_text())
     run.info.write_text(json.dumps({**info, "torch": "1.0", "threads": 64}))
     with pytest.warns(
-        RunWarning, match=r"began with torch 1\.0, threads 64 and goes on with torch .*: not bit for bit"
+        RunWarning, match=r"began with torch 1\.0, threads 64 and resumes with torch .*: its numbers may differ"
     ):
         resume(run.path)
 
 
 def test_a_folder_with_a_run_is_not_written_over(finished: tuple[RunFolder, dict[str, Any], Spy]) -> None:
-    with pytest.raises(RunError, match="holds a run already"):
+    with pytest.raises(RunError, match="already holds a run"):
         train(RECIPE, finished[0].path)
 
 
@@ -369,12 +369,12 @@ def test_fine_tuning_starts_with_the_trained_weights_and_is_ahead_from_the_first
     assert torch.equal(network.state_dict()["layers.1.quantizer.scale"], saved["model.layers.1.quantizer.scale"])
 
 
-def test_a_start_that_does_not_fit_is_told(full_precision: Path, finished: tuple[RunFolder, Any, Any]) -> None:
+def test_a_start_that_does_not_fit_raises(full_precision: Path, finished: tuple[RunFolder, Any, Any]) -> None:
     images = _images(load("digits"))
     wide = dataclasses.replace(RECIPE, model=Model("mlp", hidden=(32, 64)))
-    with pytest.raises(RunError, match=r"is not this recipe's in full precision: size mismatch for layers\.1\.weight"):
+    with pytest.raises(RunError, match=r"full-precision network of this recipe: size mismatch for layers\.1\.weight"):
         build(wide, images, start=full_precision)
-    with pytest.raises(RunError, match="is not this recipe's in full precision: Unexpected key"):
+    with pytest.raises(RunError, match="is not the full-precision network of this recipe: Unexpected key"):
         build(RECIPE, images, start=finished[0].path)
     with pytest.raises(RunError, match="is not a run"):
         build(RECIPE, images, start=full_precision.parent)
@@ -433,8 +433,8 @@ def test_a_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
             ValueError,
             r"data\.padding must be smaller than the images \(8x8\) to reflect, got 8",
         ),
-        ({"data": Data("imagenet", augment=True, cutout=8)}, ValueError, "data.cutout goes with images in memory, not"),
-        ({"data": Data("imagenet", augment=True, reflect=True)}, ValueError, "data.reflect goes with images in memory"),
+        ({"data": Data("imagenet", augment=True, cutout=8)}, ValueError, "data.cutout needs images in memory"),
+        ({"data": Data("imagenet", augment=True, reflect=True)}, ValueError, "data.reflect needs images in memory"),
     ],
 )
 def test_what_cannot_be_trained_leaves_no_folder(
@@ -549,7 +549,7 @@ def test_every_optimizer_and_schedule_trains(optimizer: Optimizer, schedule: Rat
 
 @dataclasses.dataclass(frozen=True)
 class Diary(Algorithm):
-    """Notes what the loop asks of an algorithm."""
+    """Records the calls of the training loop."""
 
     entries: list[str] = dataclasses.field(default_factory=list)
 
@@ -598,7 +598,7 @@ def test_an_unfinished_run_is_loaded_as_far_as_it_is(tmp_path: Path) -> None:
 
 
 def as_older_lehr_wrote_it(path: Path) -> None:
-    """Give a checkpoint the form of Lightning's Trainer, which trained before."""
+    """Convert a checkpoint to the form of Lightning's Trainer, which earlier versions used."""
     content = load_checkpoint(path)
     older = {
         "epoch": content["epoch"] - 1,
@@ -628,6 +628,6 @@ def test_a_run_of_an_older_lehr_is_loaded_and_evaluated_but_not_trained_on(
     model, _ = load_network(run.path)
     saved = load_checkpoint(folder.checkpoint(4))["state_dict"]
     assert torch.equal(model.state_dict()["layers.1.weight"], saved["model.layers.1.weight"])
-    with pytest.raises(RunError, match="was begun by an older lehr, .*: begin anew with `lehr train .*recipe.yaml`"):
+    with pytest.raises(RunError, match="was begun by an older lehr; .*: start over with `lehr train .*recipe.yaml`"):
         resume(run.path)
     assert run.metrics.read_bytes() == folder.metrics.read_bytes()

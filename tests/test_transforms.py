@@ -71,7 +71,7 @@ class TestVmap:
             for name, parameter in model.named_parameters():
                 torch.testing.assert_close(each[name][number], parameter.grad, rtol=1e-4, atol=1e-4)
 
-    def test_an_ensemble_with_noise_of_its_own_each(self):
+    def test_an_ensemble_with_different_noise_for_each_member(self):
         models = [network(), network(), network()]
         for number, model in enumerate(models):
             for module in model.modules():

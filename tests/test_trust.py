@@ -1,4 +1,4 @@
-"""A recipe from a file imports nothing but lehr, unless the user says so; what is only shown is never imported."""
+"""A recipe from a file imports only lehr's classes unless the user trusts others; showing one never imports them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FORMS: dict[str, Callable[[str], Any]] = {
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
-    """Writes a module that nobody imported yet, with a class X, and gives its name."""
+    """Return a function that writes a new module with a class X and returns its name."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def make() -> str:
@@ -106,7 +106,7 @@ def test_a_recipe_does_not_send_to_another_file(modules: Callable[[], str], tmp_
             read(path)
         assert module not in sys.modules, place
     path.write_text(yaml.safe_dump({**whole, "data": str(other)}))
-    with pytest.raises(RecipeError, match=r"data has keys of its own, got '/.*other\.yaml'"):
+    with pytest.raises(RecipeError, match=r"data must hold keys and values, got '/.*other\.yaml'"):
         read(path)
 
 
@@ -128,7 +128,7 @@ def test_what_lehr_itself_imports_and_its_program_are_not_lehrs_classes(path: st
 
 
 class Own(ANA):
-    """An algorithm that the program has at hand."""
+    """An algorithm that the program has already imported."""
 
 
 def test_a_class_that_the_program_has_imported_itself_needs_no_trust(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_the_variable_names_packages_or_everything(value: str, trusted: bool, mo
         assert list(trust.foreign("mine.Method"))
 
 
-# The command line, in processes of their own.
+# The command line, in separate processes.
 
 METHOD = """
 import pathlib
@@ -174,7 +174,7 @@ def test_a_network_that_a_file_names_is_not_imported(form: str, tmp_path: Path, 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A run of a method of the user's own, which was typed, and a file that is there once its module is imported."""
+    """A run of a user's method, given on the command line, and a file that exists once its module was imported."""
     folder = tmp_path_factory.mktemp("own")
     mark = folder / "imported"
     (folder / "mymethods.py").write_text(METHOD.format(mark=str(mark)))
@@ -187,7 +187,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def called(own: tuple[Path, Path], *words: object, trusted: str | None = None) -> tuple[int, str, bool]:
-    """Exit code, what was said, and whether the module was imported."""
+    """Return the exit code, the output, and whether the module was imported."""
     run, mark = own
     mark.unlink(missing_ok=True)
     before = functools.partial(_prepare, str(run.parent), trusted)

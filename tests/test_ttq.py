@@ -57,6 +57,6 @@ def test_a_scale_stays_positive_and_the_levels_in_order() -> None:
     assert quantizer.levels[0] < 0 < quantizer.levels[2]
 
 
-def test_a_wrong_threshold_is_told() -> None:
-    with pytest.raises(ValueError, match="threshold must be between 0 and 1, a share of the largest weight, got 1"):
+def test_a_wrong_threshold_raises() -> None:
+    with pytest.raises(ValueError, match="threshold, a share of the largest weight, must be between 0 and 1, got 1"):
         TTQ(threshold=1)

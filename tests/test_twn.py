@@ -1,4 +1,4 @@
-"""TWN: threshold and scale restated in numpy, the straight-through gradient, after each step anew."""
+"""TWN: threshold and scale, restated in numpy and fitted after each step; the straight-through gradient."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ def test_weights_that_are_all_zero_stay_finite() -> None:
     assert torch.equal(layer(torch.zeros(3, 4)).quantized_weight, torch.zeros(3, 4))
 
 
-def test_a_wrong_threshold_is_told() -> None:
-    with pytest.raises(ValueError, match="threshold must be positive, a multiple of the mean size"):
+def test_a_wrong_threshold_raises() -> None:
+    with pytest.raises(ValueError, match="threshold, a multiple of the mean size of the weights, must be positive"):
         TWN(threshold=0)

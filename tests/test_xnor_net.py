@@ -123,9 +123,9 @@ def test_blocks_are_batchnorm_binarize_convolve_pool(input_scale: bool) -> None:
     assert model.eval()(torch.randn(2, 2, 10, 10)).shape == (2, 5)
 
 
-def test_a_block_without_batchnorm_is_told() -> None:
+def test_a_block_without_batchnorm_raises() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-    with pytest.raises(ValueError, match="no BatchNorm stands before 1, whose place the binarization takes: add one"):
+    with pytest.raises(ValueError, match="there is no BatchNorm before 1, which the binarization replaces: add one"):
         XNORNet().convert_(model)
 
 
@@ -136,8 +136,8 @@ class Unrolled(nn.Module):
         self.second, self.third = nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1)
 
 
-def test_a_pool_that_cannot_be_moved_is_told() -> None:
-    with pytest.raises(ValueError, match="but pool pools behind act and cannot be moved: put both into one"):
+def test_a_pool_that_cannot_be_moved_raises() -> None:
+    with pytest.raises(ValueError, match="but pool pools after act and cannot be moved: put both into one"):
         XNORNet().convert_(Unrolled())
 
 

@@ -1,13 +1,13 @@
-"""Theorem 1 as a constructor: a Lipschitz function in, a quantized network with a certified bound out.
+"""Theorem 1 as a constructor: it turns a Lipschitz function into a quantized network with a certified bound.
 
 The domain [0, S]^n0 is cut into N = n^n0 cubes of side S/n. A first layer with weights {-1, 0, 1} tests on which side
-of each cube's 2 n0 faces a point lies, a second with weights {0, 1} finds the one cube that passes all its tests, both
-with Heaviside activations, and an affine layer reads the value of f there. With λ the Lipschitz constant in the
-Euclidean norm and f taken at the cubes' centres, no point is farther than √n0 S/2n from where its value comes from::
+of each cube's 2 n0 faces a point lies; a second with weights {0, 1} finds the one cube that passes all its tests. Both
+have Heaviside activations. An affine layer reads the value of f at the cube's centre. No point is farther than
+√n0 S/2n from that centre, so with λ the Lipschitz constant in the Euclidean norm::
 
     |Φ(x) - f(x)| <= λ √n0 S / 2n <= ε/4    for the proof's n >= 2 √n0 S λ / ε
 
-The proof takes the mean of f over a cube, but uses no more than that f has this value somewhere in it.
+The proof takes the mean of f over a cube, but only uses that f has this value somewhere in it.
 
 >>> import torch
 >>> net = approximate(lambda x: x[:, 0].sin(), lipschitz=1, side=3, dimension=1, epsilon=0.1)
@@ -17,13 +17,13 @@ Approximation(dimension=1, side=3, n=60, N=60, bound=0.025)
 >>> bool((net(x) - x[:, 0].sin()).abs().max() <= net.bound)
 True
 
-The 2 n0 N + N rows of the two layers are N outer products of n tests on each axis, so `Approximation` keeps the n + 1
-thresholds and the N values and nothing else; `Approximation.dense` is the network of the proof, layer by layer, which
-computes the same bits, and `Approximation.on_bytes` is that for 8-bit points, to `lehr.freeze` and export.
+The 2 n0 N + N rows of the two layers are N outer products of n tests on each axis, so `Approximation` keeps only the
+n + 1 thresholds and the N values; `Approximation.dense` is the network of the proof, layer by layer, which computes the
+same bits, and `Approximation.on_bytes` the same for 8-bit points, to `lehr.freeze` and export.
 
 **Faces.** The paper's closed cubes share their faces; here they are half-open, [a, b), and closed at the upper end of
-the domain, so that exactly one is active everywhere. In floating point an open side is a closed one at the neighbouring
-number: x < b is x <= b' for the largest b' below b, and H, with H(0) = 1, serves where the proof calls on σ⁻.
+the domain, so that exactly one is active at every point. In floating point an open side is a closed one at the
+neighbouring number: x < b is x <= b' for the largest b' below b, so H, with H(0) = 1, replaces the proof's σ⁻.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from lehr.noise import Dirac
 
 Function = Callable[[Tensor], Tensor]  # (batch, dimension) -> (batch,) or (batch, 1)
 
-_BLOCK = 2**16  # points at which f is asked at once
+_BLOCK = 2**16  # points in one call of f
 
 
 @dataclass(frozen=True)
 class Size:
-    """The network of Theorem 1 before it is built: n cubes an axis, N = n^dimension in all, and its certified bound."""
+    """The size of a network of Theorem 1: n cubes on each axis, N = n^dimension in all, and its certified bound."""
 
     dimension: int
     n: int
@@ -62,7 +62,7 @@ class Size:
 
     @property
     def dense_weights(self) -> int:
-        """The weights of the proof's three layers, zeros included: 2 n0 N x n0, N x 2 n0 N and 1 x N."""
+        """The number of weights of the proof's three layers, with zeros: 2 n0 N x n0, N x 2 n0 N and 1 x N."""
         return 2 * self.dimension**2 * self.N + 2 * self.dimension * self.N**2 + self.N
 
 
@@ -75,7 +75,7 @@ def size(
     tight: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Size:
-    """What `approximate` would build, however large.
+    """Return the size of the network that `approximate` builds with the same arguments, without building it.
 
     >>> size(lipschitz=1, dimension=10, epsilon=0.01).N
     10328496345223305728741182449
@@ -94,19 +94,19 @@ def size(
     if not limits.tiny / limits.eps <= side <= limits.max / 2:
         raise ValueError(f"side {side:g} is out of the range of {dtype}")
 
-    # The smallest n with n >= 2 √n0 S λ / ε, or a quarter of that, exactly: n² >= r is n² >= ceil(r).
+    # The smallest n with n >= 2 √n0 S λ / ε, or a quarter of that, in exact arithmetic: n² >= r is n² >= ceil(r).
     steepness = _written(side) * _written(lipschitz)
     ratio = dimension * (steepness * (Fraction(1, 2) if tight else 2) / _written(epsilon)) ** 2
-    if tight and ratio:  # leave room for what rounding adds to the bound below
+    if tight and ratio:  # leave room for the rounding in the bound below
         rounding = 8 * Fraction(limits.eps) * (math.isqrt(math.ceil(ratio)) + 1)
         ratio = ratio / (1 - rounding) ** 2 if rounding < 1 else ratio
     n = max(1, math.isqrt(max(0, math.ceil(ratio) - 1)) + 1)
     if 16 * n * limits.eps > 1:
         finer = "torch.float64 or " if dtype == torch.float32 else ""
         raise ValueError(
-            f"{dtype} cannot tell the faces of {_large(n)} cubes an axis apart: take {finer}a larger epsilon"
+            f"{dtype} cannot tell the faces of {_large(n)} cubes on an axis apart: use {finer}a larger epsilon"
         )
-    # A threshold and a centre are each off by at most a unit in the last place of S.
+    # Rounding moves a threshold and a centre by at most a unit in the last place of S each.
     half = Fraction(1, 2 * n) + 2 * Fraction(limits.eps)
     return Size(dimension, n, math.sqrt(dimension) * float(steepness * half) * (1 + 2**-50))
 
@@ -121,12 +121,20 @@ def approximate(
     tight: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Approximation:
-    """The quantized network within ε of `f` on [0, side]^dimension.
+    """Build the quantized network within ε of `f` on [0, side]^dimension.
 
-    `f` maps points (batch, dimension) to (batch,) or (batch, 1), and so will the network; it is asked at the centres of
-    the N cubes, in `dtype`. `lipschitz` is its constant in the Euclidean norm: the bound stands or falls with it, and a
-    constant that neighbouring centres contradict is refused. `tight` takes the fewest cubes whose bound is ε instead of
-    the proof's n, which is four times as large. What would not fit in memory is refused with its size.
+    Args:
+        f: maps points (batch, dimension) to (batch,) or (batch, 1), as the network will.
+        lipschitz: the constant of f in the Euclidean norm, on which the bound depends; raise ValueError if values at
+            neighbouring centres contradict it.
+        dimension: n0, the number of coordinates.
+        epsilon: ε, the allowed distance from f.
+        side: S, the length of the domain's edges.
+        tight: use the fewest cubes whose bound is ε instead of the proof's n, which is four times as large.
+        dtype: of the network and of the points at which f is evaluated.
+
+    Raises:
+        MemoryError: if the network does not fit in memory; the message names its size.
     """
     dtype = torch.get_default_dtype() if dtype is None else dtype
     plan = size(lipschitz=lipschitz, dimension=dimension, epsilon=epsilon, side=side, tight=tight, dtype=dtype)
@@ -160,12 +168,12 @@ def approximate(
 
 
 class Approximation(nn.Module):
-    """The network of Theorem 1 in the form that is computed: look up on each axis, read the value of the cube.
+    """The network of Theorem 1, computed by a lookup on each axis.
 
-    Tests on one axis are ordered, so those that a point passes are counted by a binary search; the one cube that passes
-    all 2 n0 of its tests is the one with these counts. Outside the domain no cube is active and the value is 0.
-    `values` are the affine layer's weights, that of cube (i_0, i_1, ...) at i_0 + i_1 n + i_2 n² + ...; `bound` is
-    certified for the values it was built with, up to the rounding in the evaluation of f itself.
+    The tests on one axis are ordered, so a binary search counts those that a point passes; these counts are the index
+    of the one cube that passes all its 2 n0 tests. Outside the domain no cube is active and the value is 0. `values`
+    are the affine layer's weights, that of cube (i_0, i_1, ...) at i_0 + i_1 n + i_2 n² + ...; `bound` is certified for
+    these values, up to the rounding in f itself.
     """
 
     thresholds: Tensor
@@ -180,7 +188,7 @@ class Approximation(nn.Module):
         self.values = nn.Parameter(values, requires_grad=False)  # (N,)
 
     def cell(self, x: Tensor) -> Tensor:
-        """The index of the one active cube, (..., dimension) -> (...); -1 outside the domain."""
+        """Return the index of the active cube, (..., dimension) -> (...); -1 outside the domain."""
         if x.shape[-1:] != (self.dimension,):
             raise ValueError(f"expected points of {self.dimension} coordinates, got a tensor {tuple(x.shape)}")
         if x.dtype != self.thresholds.dtype:
@@ -190,26 +198,26 @@ class Approximation(nn.Module):
         return torch.where(inside, (passed * self.strides).sum(-1), -1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Φ(x), (..., dimension) -> (...), or (..., 1) if that is what f did; NaN stays NaN."""
+        """Return Φ(x), (..., dimension) -> (...), or (..., 1) if f returned (batch, 1); NaN stays NaN."""
         cell = self.cell(x)
         y = self.values[cell.clamp_min(0)]
         y = torch.where(cell >= 0, y, torch.where(x.isnan().any(-1), torch.nan, 0.0).to(y.dtype))
         return y[..., None] if self.column else y
 
     def dense(self) -> nn.Sequential:
-        """The network as the proof writes it, (batch, dimension) -> (batch, 1).
+        """Return the network of the proof, layer by layer, (batch, dimension) -> (batch, 1).
 
-        w1 is ternary, 2 n0 N x n0; w2 is {0, 1}, N x 2 n0 N (the paper prints 2 n0 x n0 and N x n0); both followed by
-        Heaviside; w3 is real. It computes the bits of `forward` at every finite point of its own dtype.
+        w1 is ternary, 2 n0 N x n0; w2 is {0, 1}, N x 2 n0 N (the paper prints 2 n0 x n0 and N x n0); both are followed
+        by Heaviside; w3 is real. It equals `forward` bit for bit at every finite point of its dtype.
         """
         faces = self.thresholds.cpu()
         last = torch.cat([_neighbour(faces[1:-1], -torch.inf), faces[-1:]])  # the last number of each interval
         return nn.Sequential(*self._layers(faces[:-1], last)).to(self.thresholds.device)
 
     def on_bytes(self) -> nn.Sequential:
-        """The same layers for uint8 points, x = side * byte / 255, (batch, dimension) -> (batch, 1): what freezes.
+        """Return the same layers for uint8 points, x = side * byte / 255, (batch, dimension) -> (batch, 1), to freeze.
 
-        Its faces are bytes too, so that it is a network of integers but for the values, float32.
+        Its faces are bytes too, so all its numbers are integers except the values, float32.
         """
         grid = (torch.arange(256, dtype=torch.float64) / 255 * self.side).to(self.thresholds.dtype)
         first = torch.searchsorted(grid, self.thresholds.cpu()[:-1])
@@ -217,7 +225,7 @@ class Approximation(nn.Module):
         return nn.Sequential(_Centred(), *self._layers(first.float() - 128, last.float() - 128)).float()
 
     def _layers(self, first: Tensor, last: Tensor) -> list[nn.Module]:
-        """The proof's layers for cubes that reach from first[i] to last[i], both included, along each axis."""
+        """Return the proof's layers for cubes from first[i] to last[i], both included, along each axis."""
         plan = Size(self.dimension, self.n, self.bound)
         _refuse_beyond_memory(f"the dense layers of {self.N:,} cubes", plan.dense_weights, first.dtype)
         index = _unravel(torch.arange(self.N), self.n, self.dimension)
@@ -226,7 +234,7 @@ class Approximation(nn.Module):
         return [*_closed_boxes(first[index], last[index]), head]
 
     def extra_repr(self) -> str:
-        """Domain, size and bound."""
+        """Return domain, size and bound."""
         return f"dimension={self.dimension}, side={self.side:g}, n={self.n}, N={self.N}, bound={self.bound:.4g}"
 
 
@@ -243,10 +251,16 @@ def box_indicator(
     sides: str | Sequence[str] = "[]",
     dtype: torch.dtype | None = None,
 ) -> nn.Sequential:
-    """Lemma 1: the characteristic function of a box as a ternary network, (batch, dimension) -> (batch, 1).
+    """Return the characteristic function of a box as a ternary network (Lemma 1), (batch, dimension) -> (batch, 1).
 
-    `sides` says for each axis, or for all, whether an end belongs to the box: "[]", "[)", "(]" or "()". The corners are
-    rounded to `dtype`, and in that dtype the network is exact at every number. (b1 begins with -p: the paper prints p.)
+    The corners are rounded to `dtype`; in that dtype the network is exact at every number. (b1 begins with -p: the
+    paper prints p.)
+
+    Args:
+        low: the lower corner.
+        high: the upper corner.
+        sides: which ends belong to the box, for each axis or for all: "[]", "[)", "(]" or "()".
+        dtype: the dtype of the network.
 
     >>> import torch
     >>> unit = box_indicator([0.0, 0.0], [1.0, 1.0], ["[)", "[]"])
@@ -259,7 +273,7 @@ def box_indicator(
         raise ValueError(f"a box needs as many low as high ends and sides, got {len(low)}, {len(high)}, {len(ends)}")
     for end in ends:
         if end not in ("[]", "[)", "(]", "()"):
-            raise ValueError(f"sides are '[]', '[)', '(]' or '()', got {end!r}")
+            raise ValueError(f"sides must be '[]', '[)', '(]' or '()', got {end!r}")
     first, last = torch.tensor(low, dtype=dtype), torch.tensor(high, dtype=dtype)
     if not bool((first.isfinite() & last.isfinite() & (first <= last)).all()):
         raise ValueError(f"a box needs finite ends, low <= high, got {list(low)} and {list(high)}")
@@ -269,7 +283,14 @@ def box_indicator(
 
 
 def sup_error(net: Approximation, f: Function, *, points: int = 200_000, seed: int = 0) -> float:
-    """The largest |Φ(x) - f(x)| found: half of the points uniform, half at corners of cubes, where it is largest."""
+    """Return the largest |Φ(x) - f(x)| found at random points.
+
+    Args:
+        net: the network Φ.
+        f: the function.
+        points: how many; half are uniform, half at corners of cubes, where the error is largest.
+        seed: of the points.
+    """
     generator = torch.Generator().manual_seed(seed)
     faces = net.thresholds.cpu()
     shape = (points // 2, net.dimension)
@@ -284,7 +305,7 @@ def sup_error(net: Approximation, f: Function, *, points: int = 200_000, seed: i
 
 
 def _closed_boxes(low: Tensor, high: Tensor) -> list[nn.Module]:
-    """Lemma 1 for M closed boxes at once: the layers (batch, dimension) -> (batch, M), 1 in a box and 0 outside."""
+    """Return the layers of Lemma 1 for M closed boxes, (batch, dimension) -> (batch, M): 1 in a box, 0 outside."""
     boxes, dimension = low.shape
     half_spaces = torch.cat([torch.eye(dimension), -torch.eye(dimension)]).repeat(boxes, 1)
     all_of_them = torch.eye(boxes).repeat_interleave(2 * dimension, dim=1)
@@ -298,7 +319,7 @@ def _closed_boxes(low: Tensor, high: Tensor) -> list[nn.Module]:
 
 
 def _fixed_layer(weight: Tensor, bias: Tensor, step: MultiStep) -> Linear:
-    # On the meta device, so that initialising draws no random numbers.
+    # Made on the meta device, so that initialisation draws no random numbers.
     layer = Linear(weight.shape[1], weight.shape[0], quantizer=_hard(step), device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     layer.bias = nn.Parameter(bias, requires_grad=False)
@@ -310,11 +331,11 @@ def _hard(step: MultiStep) -> Quantizer:
 
 
 def _written(number: float) -> Fraction:
-    return Fraction(repr(float(number)))  # 0.3 is 3/10: n must not become 21 where 20 was meant
+    return Fraction(repr(float(number)))  # 0.3 means 3/10, so that n does not become 21 instead of 20
 
 
 def _thresholds(n: int, side: float, dtype: torch.dtype) -> Tensor:
-    return (torch.arange(n + 1, dtype=torch.float64) / n * side).to(dtype)  # n/n = 1: the last is the side itself
+    return (torch.arange(n + 1, dtype=torch.float64) / n * side).to(dtype)  # n/n = 1: the last is exactly the side
 
 
 def _neighbour(x: Tensor, towards: float) -> Tensor:
@@ -322,12 +343,12 @@ def _neighbour(x: Tensor, towards: float) -> Tensor:
 
 
 def _unravel(cells: Tensor, n: int, dimension: int) -> Tensor:
-    """The index tuples (i_0, i_1, ...) of the cubes i_0 + i_1 n + i_2 n² + ..., each in {0..n-1} (not {0..n0-1})."""
+    """Return the index tuples (i_0, i_1, ...) of the cubes i_0 + i_1 n + i_2 n² + ..., each in 0..n-1 (not 0..n0-1)."""
     return torch.stack([cells // n**axis % n for axis in range(dimension)], dim=-1)
 
 
 def _check_slopes(values: Tensor, n: int, lipschitz: float, side: float) -> None:
-    """Refuse a constant that two neighbouring centres contradict by more than f's rounding could explain."""
+    """Raise ValueError if two neighbouring centres contradict the constant by more than rounding explains."""
     if n == 1:
         return
     spacing = side / n
@@ -344,8 +365,8 @@ def _check_slopes(values: Tensor, n: int, lipschitz: float, side: float) -> None
 
 
 def check_memory(plan: Size, dtype: torch.dtype) -> None:
-    """MemoryError if `approximate` cannot build this here: the values, and their differences while they are checked."""
-    cubes = f"n = {plan.n:,} cubes an axis, N = n^{plan.dimension} = {_large(plan.N)} in all"
+    """Raise MemoryError if the values and their differences, which `approximate` checks, do not fit in memory."""
+    cubes = f"n = {plan.n:,} cubes on each axis, N = n^{plan.dimension} = {_large(plan.N)} in all"
     _refuse_beyond_memory(cubes, 2 * plan.N, dtype)
 
 
@@ -353,8 +374,8 @@ def _refuse_beyond_memory(what: str, numbers: int, dtype: torch.dtype) -> None:
     needed, there = numbers * torch.finfo(dtype).bits // 8, _physical_memory()
     if needed > there:
         raise MemoryError(
-            f"{what} need {_large(needed // 2**30)} GiB and this machine has {there // 2**30}: "
-            f"take a larger epsilon or fewer dimensions"
+            f"{what} need {_large(needed // 2**30)} GiB of memory, but this machine has {there // 2**30}: "
+            f"use a larger epsilon or fewer dimensions"
         )
 
 
@@ -365,5 +386,5 @@ def _large(number: int) -> str:
 def _physical_memory() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows does not tell
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
         return 8 * 2**30

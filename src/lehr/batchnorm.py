@@ -1,7 +1,7 @@
-"""BatchNorm statistics without the noise.
+"""Re-estimate BatchNorm statistics without noise.
 
-While noise is annealed, BatchNorm gathers its running mean and variance under it, but validation and deployment run
-without. `reestimate_` gathers them anew from some batches, with every quantizer as hard as it is deployed.
+During annealing, BatchNorm's running mean and variance are measured under noise, but validation and deployment run
+without noise. `reestimate_` measures them again on some batches, with every quantizer hard, as it is deployed.
 
 >>> import torch, lehr
 >>> model = torch.nn.Sequential(lehr.Linear(4, 8), torch.nn.BatchNorm1d(8), lehr.Quantizer())
@@ -20,17 +20,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def batchnorms_of(model: nn.Module) -> dict[str, _BatchNorm]:
-    """The BatchNorm layers that keep running statistics, by path."""
+    """Return the BatchNorm layers that keep running statistics, by path."""
     norms = {path: module for path, module in model.named_modules() if isinstance(module, _BatchNorm)}
     return {path: norm for path, norm in norms.items() if norm.running_mean is not None}
 
 
 @torch.no_grad()
 def reestimate_(model: nn.Module, batches: Iterable[Tensor]) -> int:
-    """Replace BatchNorm's statistics by the average over `batches` of the noise-free network; returns their number.
+    """Replace BatchNorm's statistics by their average over `batches`, without noise; return the number of batches.
 
-    The mode (training or not) of every module is as before. Without a batch nothing changes, nor after an error, as of
-    torch where a batch leaves BatchNorm a single value of a channel.
+    The mode (training or not) of every module is kept. Without a batch, or after an error, nothing changes; torch
+    raises an error if a batch has only one value per channel.
     """
     norms = batchnorms_of(model).values()
     before = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers()]
@@ -61,9 +61,9 @@ def reestimate_(model: nn.Module, batches: Iterable[Tensor]) -> int:
 
 @contextlib.contextmanager
 def reestimated(model: nn.Module, batches: Iterable[Tensor]) -> Iterator[dict[str, Tensor]]:
-    """`reestimate_` for a while; gives the statistics of before, by path, and puts them back in the end.
+    """Re-estimate the statistics inside the block and restore them afterwards; yield the original ones, by path.
 
-    What it gives is empty if nothing was re-estimated; else `torch.func.functional_call` runs the model with it.
+    `torch.func.functional_call` runs the model with these; they are empty if there was no batch.
     """
     buffers = {
         f"{path}.{name}" if path else name: buffer

@@ -1,4 +1,4 @@
-"""An estimator is data: how a step function is computed in the forward pass, and how it is differentiated.
+"""An estimator is a value: how a step function is computed in the forward pass, and how it is differentiated.
 
 >>> import torch, lehr
 >>> x = torch.tensor([-2.0, -0.5, 0.0, 0.5], requires_grad=True)
@@ -20,18 +20,18 @@ from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Noise, Uniform
 
 Mode = Literal["expectation", "mode", "sample"]
-PAPER_STD = math.sqrt(3) / 6  # of U[-1/2, 1/2): the paper prints U[-1, 1] for this std, see docs/paper.md
+PAPER_STD = math.sqrt(3) / 6  # of U[-1/2, 1/2); the paper prints U[-1, 1] for this std, see docs/paper.md
 
 
 @dataclass(frozen=True)
 class Estimator:
-    """A multi-step function σ, a forward noise and a backward noise: by Theorem 2 they are a value and a gradient.
+    """A multi-step function σ, a forward noise and a backward noise, which by Theorem 2 define a value and a gradient.
 
     With distribution function F of the forward noise and density f of the backward noise::
 
         value     q_0 + Σ_k δq_k F(x - θ_k)         gradient     Σ_k δq_k f(x - θ_k)
 
-    The methods of the field are rows of a table, and so is what nobody has named yet:
+    The known methods are rows of a table; other combinations are new methods:
 
     ==========================  =======  ==================  ==============================  ===========
     method                      step     forward             backward                        mode
@@ -47,15 +47,15 @@ class Estimator:
 
     Args:
         step: the multi-step function.
-        forward: the noise of the value; none (Dirac) unless given.
-        backward: the noise of the gradient; the forward noise unless given.
-        mode: what becomes of the forward noise: its "expectation"; the most probable level ("mode", the higher one of
-            two equally probable); or a "sample", one draw of σ(x + ν).
+        forward: the noise of the value; default: none (Dirac).
+        backward: the noise of the gradient; default: the forward noise.
+        mode: how the value is computed under the forward noise: its "expectation"; "mode", the most probable level
+            (the higher one at a tie); or "sample", one draw of σ(x + ν).
     """
 
     step: MultiStep
     forward: Noise = field(default_factory=Dirac)
-    backward: Noise = None  # pyright: ignore[reportAssignmentType] - the forward noise takes its place
+    backward: Noise = None  # pyright: ignore[reportAssignmentType] - None is replaced by the forward noise
     mode: Mode = "expectation"
 
     def __post_init__(self) -> None:
@@ -77,17 +77,24 @@ class Estimator:
 def estimator_of(
     step: MultiStep | Estimator, forward: Noise | None, backward: Noise | None, mode: Mode = "expectation"
 ) -> Estimator:
-    """Return the estimator that is given as `step`, or make it of a multi-step function, two noises and a mode."""
+    """Return `step` if it is an estimator, else the estimator of a multi-step function, two noises and a mode.
+
+    Args:
+        step: an estimator or a multi-step function.
+        forward: the noise of the value; default: none (Dirac).
+        backward: the noise of the gradient; default: the forward noise.
+        mode: see `Estimator`.
+    """
     if not isinstance(step, Estimator):
         forward = Dirac() if forward is None else forward
         return Estimator(step, forward, forward if backward is None else backward, mode)
     if forward is not None or backward is not None or mode != "expectation":
-        raise TypeError(f"an estimator has its noises and its mode: give it alone, not with others, got {step}")
+        raise TypeError(f"an estimator already has noises and a mode: pass no others beside it, got {step}")
     return step
 
 
 def ste(step: MultiStep, half_width: float) -> Estimator:
-    """The straight-through estimator: no forward noise, a window of this half-width about each threshold backward."""
+    """Return the straight-through estimator: no forward noise, uniform backward noise of this half-width."""
     return Estimator(step, Dirac(), Uniform.half_width(half_width))
 
 
@@ -98,14 +105,14 @@ def ana(
     noise: type[Noise] = Uniform,
     mode: Mode = "expectation",
 ) -> Estimator:
-    """Additive Noise Annealing as training begins.
+    """Return the estimator of Additive Noise Annealing at the start of training.
 
     Args:
-        step: the multi-step function; ternary unless given.
-        std: of the forward noise, which an `Annealer` takes to 0.
-        backward_std: of the backward noise; that of the forward noise unless given.
-        noise: the kind of both.
-        mode: what becomes of the forward noise.
+        step: the multi-step function; default: ternary.
+        std: the std of the forward noise, which an `Annealer` takes to 0.
+        backward_std: the std of the backward noise; default: that of the forward noise.
+        noise: the kind of both noises.
+        mode: see `Estimator`.
     """
     backward = noise(std if backward_std is None else backward_std)
     return Estimator(MultiStep.ternary() if step is None else step, noise(std), backward, mode)

@@ -1,12 +1,12 @@
-"""Theorem 2 as code: a multi-step function under noise, its value and its gradient.
+"""Theorem 2 as code: value and gradient of a multi-step function under noise.
 
-For noises with mean 0, distribution function F and density f (a mean moves x)::
+For noises with mean 0, distribution function F and density f (a mean shifts x)::
 
     value     E[σ(x + ν_f)]      = q_0 + Σ_k δq_k F(x - θ_k)       F of the forward noise
     gradient  d/dx E[σ(x + ν_b)] =       Σ_k δq_k f(x - θ_k)       f of the backward noise
 
-`expected_value` and `expected_slope` are these two lines; `quantize` gives them to autograd. `fast.py` computes the
-same numbers more quickly where it can.
+`expected_value` and `expected_slope` are these two lines; `quantize` connects them to autograd. `fast.py` computes the
+same numbers faster where it can.
 
 >>> import torch, lehr
 >>> x = torch.tensor([-1.0, -0.2, 0.2, 0.6], requires_grad=True)
@@ -33,19 +33,28 @@ from lehr.noise import NEGLIGIBLE, Dirac, Noise, Number, Uniform
 
 
 def expected_value(x: Tensor, step: MultiStep, noise: Noise) -> Tensor:
-    """Theorem 2 (i), for a noise with mean 0."""
+    """Return E[σ(x + ν)], Theorem 2 (i), for a noise with mean 0.
+
+    Args:
+        x: a floating-point tensor.
+        step: the multi-step function σ.
+        noise: the noise ν.
+    """
     climbs = zip(step.thresholds, step.jumps, strict=True)
     return sum((jump * noise.cdf(x - threshold) for threshold, jump in climbs), start=step.levels[0])  # pyright: ignore[reportReturnType]
 
 
 def expected_slope(x: Tensor, step: MultiStep, noise: Noise) -> Tensor:
-    """Theorem 2 (ii), for a noise with mean 0."""
+    """Return d/dx E[σ(x + ν)], Theorem 2 (ii), for a noise with mean 0; the arguments are those of `expected_value`."""
     climbs = zip(step.thresholds, step.jumps, strict=True)
     return sum((jump * noise.pdf(x - threshold) for threshold, jump in climbs), start=torch.zeros_like(x))
 
 
 def most_probable_level(x: Tensor, step: MultiStep, noise: Noise) -> Tensor:
-    """The level q_k with the largest P(σ(x + ν) = q_k) = F(x - θ_k) - F(x - θ_{k+1}); the higher one at a tie."""
+    """Return the level q_k with the largest P(σ(x + ν) = q_k) = F(x - θ_k) - F(x - θ_{k+1}); the higher at a tie.
+
+    The arguments are those of `expected_value`.
+    """
     reached = noise.cdf(x - step.thresholds[0])  # P(σ >= q_1)
     level, best = torch.where(x.isnan(), x, step.levels[0]), 1 - reached
     for threshold, candidate in zip((*step.thresholds[1:], None), step.levels[1:], strict=True):
@@ -66,18 +75,18 @@ def quantize(
     scale: Number = 1.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """scale * σ(x / scale) under noise: its value under the forward noise, its gradient under the backward noise.
+    """Return scale * σ(x / scale): its value under the forward noise, its gradient under the backward noise.
 
-    dtype and memory layout are those of `x`; only `x` is kept for the backward pass; no temporary grows with the number
-    of levels.
+    The result has the dtype and memory layout of `x`. Only `x` is kept for the backward pass, and memory does not grow
+    with the number of levels.
 
     Args:
         x: a floating-point tensor.
-        step: an estimator; or a multi-step function, for the estimator that it makes with the next three.
-        forward: the noise of the value; none (Dirac) unless given.
-        backward: the noise of the gradient; the forward noise unless given.
-        mode: what becomes of the forward noise, see `Estimator`.
-        scale: a number, or a tensor that broadcasts over `x`; if it requires a gradient it gets one.
+        step: an estimator, or a multi-step function that makes one with the next three arguments.
+        forward: the noise of the value; default: none (Dirac).
+        backward: the noise of the gradient; default: the forward noise.
+        mode: see `Estimator`.
+        scale: a number, or a tensor that broadcasts over `x`; a tensor that requires a gradient gets one.
         generator: draws the samples of mode "sample".
     """
     estimator = estimator_of(step, forward, backward, mode)
@@ -89,7 +98,7 @@ def quantize(
     _check_broadcasts("a scale", scale, x)
     if isinstance(scale, Tensor) and scale.requires_grad:  # autograd differentiates the division and the product
         return quantize(x / scale, estimator, generator=generator) * scale
-    # torch.compile refuses the same tensor as two arguments: None stands for that of the forward noise.
+    # torch.compile refuses the same tensor as two arguments: None means the forward noise's.
     std = None if backward.std is forward.std else backward.std
     mean = None if backward.mean is forward.mean else backward.mean
     function = _Quantize if fast.is_compiling() else _QuantizeForwardMode
@@ -97,7 +106,7 @@ def quantize(
 
 
 def _check_broadcasts(what: str, value: Number, x: Tensor) -> None:
-    """Raise ValueError unless `value` is a number or a tensor that broadcasts over `x` without making it larger."""
+    """Raise ValueError unless `value` is a number, or a tensor that broadcasts over `x` without enlarging it."""
     if isinstance(value, Tensor) and value.ndim:
         sizes = zip(reversed(value.shape), reversed(x.shape), strict=False)
         if value.ndim > x.ndim or not all(size in (1, there) for size, there in sizes):
@@ -107,7 +116,7 @@ def _check_broadcasts(what: str, value: Number, x: Tensor) -> None:
 class _Quantize(torch.autograd.Function):
     """Theorem 2 for autograd.
 
-    The std and mean of both noises are arguments, since autograd and torch.compile must see those that are tensors.
+    std and mean of both noises are arguments, since autograd and torch.compile must see them if they are tensors.
     """
 
     generate_vmap_rule = True
@@ -121,7 +130,7 @@ class _Quantize(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         x, scale, std, mean, backward_std, backward_mean, ctx.estimator, _ = inputs
         numbers = scale, std if backward_std is None else backward_std, mean if backward_mean is None else backward_mean
-        # Tensors are saved: autograd then notices if they change before the backward pass.
+        # Tensors are saved, so that autograd notices if they change before the backward pass.
         ctx.numbers = [None if isinstance(number, Tensor) else number for number in numbers]
         tensors = [x, *(number for number in numbers if isinstance(number, Tensor))]
         ctx.save_for_backward(*tensors)
@@ -134,7 +143,7 @@ class _Quantize(torch.autograd.Function):
 
 
 class _QuantizeForwardMode(_Quantize):
-    """With forward-mode derivatives, which torch.compile does not support."""
+    """Adds forward-mode derivatives, which torch.compile does not support."""
 
     @staticmethod
     def jvp(ctx, *tangents):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -144,7 +153,7 @@ class _QuantizeForwardMode(_Quantize):
 def _value(
     x: Tensor, scale: Number, noise: Noise, step: MultiStep, mode: Mode, generator: torch.Generator | None
 ) -> Tensor:
-    """scale * σ(x / scale) under the forward noise."""
+    """Return scale * σ(x / scale) under the forward noise."""
     noise = noise.read()
     if mode == "sample":  # σ(x + ν) for one draw of ν
         draws = noise.sample(x.shape, generator=generator, dtype=wide(x.dtype), device=x.device)
@@ -160,7 +169,7 @@ def _value(
             y = quick.value(u)
         else:
             y = expected_value(u, step, centred)
-            if isinstance(centred.std, Tensor):  # where the noise is gone, the level without the rounding of the sum
+            if isinstance(centred.std, Tensor):  # where the noise is 0, return the level without the sum's rounding
                 y = torch.where(centred.std > NEGLIGIBLE, y, step(u))
         return y if _is(scale, 1) else y * scale
 
@@ -168,7 +177,7 @@ def _value(
 
 
 def _gradient(ctx: Any, grad: Tensor) -> Tensor:
-    """grad times the slope under the backward noise."""
+    """Return grad times the slope under the backward noise."""
     x, *tensors = ctx.saved_tensors
     scale, std, mean = (tensors.pop(0) if number is None else number for number in ctx.numbers)
     step, noise = ctx.estimator.step, type(ctx.estimator.backward).trusted(std, mean).read()
@@ -192,7 +201,7 @@ def _evaluate(
     noise: Noise,
     *others: Tensor,
 ) -> Tensor:
-    """formula(u, noise with mean 0, scale, *others) at u = x / scale + mean, in the shape and dtype of x."""
+    """Return formula(u, noise with mean 0, scale, *others) at u = x / scale + mean, in the shape and dtype of x."""
 
     def block(x: Tensor, scale: Number, std: Number, mean: Number, *others: Tensor) -> Tensor:
         u = x.to(wide(x.dtype))
@@ -208,7 +217,7 @@ def _evaluate(
 
 
 def _quick(x: Tensor, step: MultiStep, noise: Noise) -> fast.Expectation | None:
-    """The quick form of both formulas; None if there is none, and the formulas above run."""
+    """Return the quick form of both formulas, or None if there is none and the formulas above must run."""
     if isinstance(noise.std, Tensor) or noise.std <= NEGLIGIBLE or not fast.is_readable(x):
         return None
     if isinstance(noise, Uniform):
@@ -221,5 +230,5 @@ def _is(number: Number, value: float) -> bool:
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to compute in: float32 for half precision, else the same."""
+    """Return the dtype to compute in: float32 for half precision, else the same."""
     return dtype if dtype in (torch.float32, torch.float64) else torch.float32

@@ -1,7 +1,7 @@
-"""Formulas typed by a user: arithmetic and named functions of x0..x9, and nothing else.
+"""Parse formulas typed by a user: arithmetic and named functions of x0..x9.
 
-The text is parsed by Python's own parser and never run. The parsed tree is walked against a short list of what may
-occur, and becomes a program of pushes and applications; whatever is not on the list is refused by name::
+Python's parser reads the text, which is never executed. The syntax tree becomes a program for a stack machine; anything
+outside this list raises a ValueError that names it::
 
     numbers, pi, e, the variables x0..x9
     + - * / and ** with a number for exponent
@@ -15,7 +15,7 @@ tensor([1.9950])
 3.0
 >>> parse("x0.__class__")
 Traceback (most recent call last):
-ValueError: 'x0.__class__' has no place in a formula: only numbers, x0..x9, + - * / **, pi, e and functions
+ValueError: a formula cannot contain 'x0.__class__': use numbers, x0..x9, + - * / **, pi, e and functions
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from lehr.interval import Ranged, constant, variables
 VARIABLES = 10
 CONSTANTS = {"pi": math.pi, "e": math.e}
 LONGEST = 1000  # characters
-DEEPEST = 100  # operations within operations
+DEEPEST = 100  # nested operations
 LARGEST_EXPONENT = 64
-# Boxes on which the gradient is enclosed: more are tighter and slower; these take milliseconds.
+# Boxes on which the gradient is enclosed: more give a tighter bound but take longer; these take milliseconds.
 BOXES = 2**14
 
-# name -> how many arguments at least and at most, and what it computes
+# name -> the least and the largest number of arguments, and the function
 _FUNCTIONS: dict[str, tuple[int, float, Callable[..., Tensor]]] = {
     "abs": (1, 1, torch.abs),
     "atan": (1, 1, torch.atan),
@@ -67,14 +67,14 @@ class Variable:
 
 @dataclass(frozen=True)
 class Power:
-    """Raise what was pushed last to a constant."""
+    """Raise the top of the stack to a constant power."""
 
     exponent: float
 
 
 @dataclass(frozen=True)
 class Apply:
-    """Replace the last one or two by a function of them."""
+    """Replace the top one or two values of the stack by a function of them."""
 
     name: str
     arguments: int
@@ -85,14 +85,14 @@ Step = float | Variable | Power | Apply
 
 @dataclass(frozen=True)
 class Expression:
-    """A formula: its text, the program it became, and one more than its highest variable index (1 at least)."""
+    """A formula: its text, its program, and its dimension: one more than the largest variable index, at least 1."""
 
     text: str
     program: tuple[Step, ...]
     dimension: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Its values at points (..., dimension or more) -> (...)."""
+        """Return its values at points (..., dimension or more) -> (...)."""
         if x.ndim == 0 or x.shape[-1] < self.dimension:
             raise ValueError(f"{self.text!r} needs points of {self.dimension} coordinates, got {tuple(x.shape)}")
         if not x.is_floating_point():
@@ -112,10 +112,10 @@ class Expression:
         )
 
     def lipschitz(self, side: float = 1.0, dimension: int | None = None) -> float:
-        """A certified Lipschitz constant on [0, side]^dimension in the Euclidean norm.
+        """Return a certified Lipschitz constant on [0, side]^dimension in the Euclidean norm.
 
-        The gradient is enclosed by interval arithmetic on each of many small boxes that tile the domain; the largest
-        norm it may have on any of them is the constant, a little above the least one.
+        Interval arithmetic encloses the gradient on each of many small boxes that tile the domain; its largest possible
+        norm is the constant, slightly larger than the smallest one.
         """
         dimension = self.dimension if dimension is None else dimension
         if dimension < self.dimension:
@@ -147,7 +147,7 @@ class Expression:
         if steepness == math.inf:
             raise ValueError(
                 f"no finite Lipschitz constant found for {self.text!r} on [0, {side:g}]^{dimension}: "
-                f"interval arithmetic finds no bound of its slope; if you know one, give it"
+                f"interval arithmetic finds no bound of its slope; if you know one, pass it as lipschitz"
             )
         return steepness
 
@@ -158,7 +158,7 @@ class Expression:
         power: Callable[[Any, float], Any],
         operations: Mapping[str, Callable[..., Any]],
     ) -> Any:
-        """The program in the arithmetic given: numbers for a value, ranges for a bound."""
+        """Run the program in the given arithmetic: numbers for a value, ranges for a bound."""
         stack: list[Any] = []
         for step in self.program:
             if isinstance(step, Variable):
@@ -178,16 +178,16 @@ class Expression:
 
 
 def parse(text: str) -> Expression:
-    """The formula in `text`, or a ValueError that names what does not belong in one."""
+    """Return the formula in `text`; raise ValueError, naming the wrong part, if it is not one."""
     if len(text) > LONGEST:
-        raise ValueError(f"a formula may have {LONGEST} characters, got {len(text)}")
+        raise ValueError(f"a formula may have at most {LONGEST} characters, got {len(text)}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the parser's advice on Python style
+            warnings.simplefilter("ignore")  # the parser's warnings about Python style
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else "it nests too deeply or holds strange characters"
-        raise ValueError(f"{text!r} is no formula: {reason}") from None
+        reason = error.msg if isinstance(error, SyntaxError) else "it nests too deeply or holds invalid characters"
+        raise ValueError(f"{text!r} is not a formula: {reason}") from None
     program: list[Step] = []
     _translate(tree, text.strip(), program, depth=0)
     indices = [step.index for step in program if isinstance(step, Variable)]
@@ -203,7 +203,7 @@ def _translate(node: ast.expr, text: str, program: list[Step], depth: int) -> No
             _translate(node, text, program, depth + 1)
 
     if depth > DEEPEST:
-        raise ValueError(f"a formula may nest {DEEPEST} operations deep, {part()} lies deeper")
+        raise ValueError(f"a formula may nest {DEEPEST} operations, but {part()} lies deeper")
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             program.append(_finite(value, part()))
@@ -241,7 +241,7 @@ def _translate(node: ast.expr, text: str, program: list[Step], depth: int) -> No
             raise ValueError(f"unknown function {name!r} in {part()}: the functions are {', '.join(_FUNCTIONS)}")
         case _:
             allowed = f"numbers, x0..x{VARIABLES - 1}, + - * / **, pi, e and functions"
-            raise ValueError(f"{part()} has no place in a formula: only {allowed}")
+            raise ValueError(f"a formula cannot contain {part()}: use {allowed}")
 
 
 def _finite(value: float, part: str) -> float:

@@ -1,16 +1,16 @@
-"""The same numbers as `expectation.py` and `multistep.py`, quickly: everything that is only there for speed.
+"""Compute the numbers of `expectation.py` and `multistep.py` faster; all code that exists only for speed is here.
 
-Each function here gives what a plain formula elsewhere gives, up to rounding, and `tests/test_fast.py` holds it to
-that; `benchmarks/quantizer.py` and `benchmarks/step.py` show what it gains. All of it is for tensors on a CPU that are
-computed eagerly: inside a compiled graph, a transform of `torch.func`, or on an accelerator the plain formulas run.
-This is the only file that asks which of the two it is.
+Each function equals a plain formula elsewhere up to rounding; `tests/test_fast.py` compares them, and
+`benchmarks/quantizer.py` and `benchmarks/step.py` measure the gain. It is used for eager tensors on a CPU; inside a
+compiled graph, a transform of `torch.func`, or on an accelerator the plain formulas run. Only this file makes that
+choice.
 
-    blockwise   ten operations on one block after another, which stays in the processor's cache
-    staircase   a multi-step function: comparisons added up; of many levels, a table
-    ramps       its expectation under uniform noise, which is piecewise linear: windows that touch are one ramp
-    nearest     under other noises, only the few thresholds that the noise reaches from x
+    blockwise   apply all operations to one block after another, which stays in the processor's cache
+    staircase   a multi-step function: a sum of comparisons, or a table for many levels
+    ramps       its expectation under uniform noise, which is piecewise linear; adjacent windows are one ramp
+    nearest     under other noises, a sum over the few thresholds that the noise reaches from x
 
-Many pieces are looked up in a table (`search.py`): the cost does not grow with the number of levels.
+Many pieces are looked up in a table (`search.py`), so that the cost does not grow with the number of levels.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from torch._C._functorch import is_functorch_wrapped_tensor  # pyright: ignore[r
 
 from lehr.search import search, table
 
-# Floats in a block: 512 KiB, which with the formula's temporaries fits the second-level cache of today's cores and is
-# long enough that the call of an operation costs little beside its work.
+# Floats in a block: 512 KiB, which fits the second-level cache of current cores together with the formula's
+# temporaries, and is large enough that the overhead of a call is small.
 BLOCK = 2**17
-FEW = 8  # up to so many thresholds or windows, one operation for each is faster than a table
-_COMPARED = 32  # in a compiled graph or on an accelerator, up to so many
-_Window = tuple[float, float, float]  # its middle, half-width and rise
+FEW = 8  # up to this many thresholds or windows, one operation for each is faster than a table
+_COMPARED = 32  # the same in a compiled graph or on an accelerator
+_Window = tuple[float, float, float]  # middle, half-width and rise
 
 
 def is_compiling() -> bool:
-    """Whether torch.compile is making a graph of what runs."""
+    """Return whether torch.compile is tracing."""
     return torch.compiler.is_compiling()
 
 
 def is_readable(*values: Any) -> bool:
-    """Whether the values of these tensors can be read without waiting: eager, on a CPU, outside of `torch.func`."""
+    """Return whether these tensors can be read without waiting: eager, on a CPU, outside of `torch.func`."""
     return not is_compiling() and all(
         value.device.type == "cpu" and not is_functorch_wrapped_tensor(value)
         for value in values
@@ -53,23 +53,23 @@ def is_readable(*values: Any) -> bool:
 
 
 def number(value: float | Tensor) -> float | Tensor:
-    """The number in a tensor of one element, where it can be read without waiting; else the tensor."""
+    """Return the number in a tensor of one element if it can be read without waiting, else the tensor."""
     if isinstance(value, Tensor) and value.numel() == 1 and is_readable(value):
         return value.item()
     return value
 
 
 def remember_signature(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Inspect the signature of an autograd function's `forward` once; torch would inspect it at each call."""
+    """Store the signature of an autograd function's `forward`, which torch would inspect at each call."""
     forward.__signature__ = inspect.signature(forward)  # pyright: ignore[reportFunctionMemberAccess]
     return forward
 
 
 def blockwise(function: Callable[..., Tensor], x: Tensor, *others: Any) -> Tensor:
-    """Value of the elementwise `function(x, *others)`, in the shape, dtype and layout of `x`.
+    """Return the elementwise `function(x, *others)`, in the shape, dtype and layout of `x`.
 
     Args:
-        function: called with one block of each after another.
+        function: called with the arguments block by block.
         x: the largest tensor.
         others: numbers, or tensors that broadcast over `x`.
     """
@@ -86,7 +86,7 @@ def blockwise(function: Callable[..., Tensor], x: Tensor, *others: Any) -> Tenso
 
 
 def _blocks(largest: Tensor, *others: Any) -> Iterator[tuple[Any, ...]]:
-    """Cut along the dimension that lies farthest apart in memory until a block is small enough."""
+    """Yield the arguments in blocks, split along the dimension with the largest stride until they are small enough."""
     if largest.numel() <= BLOCK:
         yield largest, *others
         return
@@ -101,15 +101,21 @@ def _blocks(largest: Tensor, *others: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def staircase(x: Tensor, thresholds: tuple[float, ...], levels: tuple[float, ...]) -> Tensor | None:
-    """The level of each x, a threshold belonging to the level above it; NaN stays NaN. None: compare with each."""
+    """Return σ(x); NaN stays NaN. Return None where comparing with each threshold is faster or the only way.
+
+    Args:
+        x: a floating-point tensor.
+        thresholds: of the multi-step function.
+        levels: of the multi-step function.
+    """
     if not is_readable(x):
         return _searched(x, thresholds, levels) if len(thresholds) > _COMPARED else None
-    y = x.clamp(0, 0)  # 0 that carries NaN on
+    y = x.clamp(0, 0)  # 0, and NaN for NaN
     if len(thresholds) > FEW:
         index = search(thresholds, x.dtype).find(x.reshape(-1))
         return y.add_(table(levels, x.dtype).index_select(0, index).view_as(x))
-    # Each x is at exactly one level, so the sum of level * [x is there] is exact for any levels. Comparisons that
-    # write floats are many times faster than masks of bools.
+    # Each x is at exactly one level, so the sum of level * [x is at this level] is exact. Comparisons that write floats
+    # are many times faster than boolean masks.
     there, spare = torch.ones_like(x), torch.empty_like(x)
     for threshold, level in zip(thresholds, levels, strict=False):
         above = torch.ge(x, threshold, out=spare)
@@ -120,7 +126,7 @@ def staircase(x: Tensor, thresholds: tuple[float, ...], levels: tuple[float, ...
 
 
 def _searched(x: Tensor, thresholds: tuple[float, ...], levels: tuple[float, ...]) -> Tensor | None:
-    """By binary search, on accelerators and in compiled graphs; `torch.func` cannot map it."""
+    """Return σ(x) by binary search, for accelerators and compiled graphs; None in `torch.func`, which cannot map it."""
     if not is_compiling() and is_functorch_wrapped_tensor(x):
         return None
     make = table.__wrapped__ if is_compiling() else table
@@ -130,20 +136,26 @@ def _searched(x: Tensor, thresholds: tuple[float, ...], levels: tuple[float, ...
 
 
 class Expectation(abc.ABC):
-    """x -> E[σ(x + ν)] under a noise with mean 0 and a known std: Theorem 2 in a quick form."""
+    """x -> E[σ(x + ν)] under a noise with mean 0 and a known std: a quick form of Theorem 2."""
 
     @abc.abstractmethod
     def value(self, x: Tensor) -> Tensor:
-        """q_0 + Σ_k δq_k F(x - θ_k)."""
+        """Return q_0 + Σ_k δq_k F(x - θ_k)."""
 
     @abc.abstractmethod
     def gradient(self, grad: Tensor, x: Tensor) -> Tensor:
-        """grad Σ_k δq_k f(x - θ_k)."""
+        """Return grad Σ_k δq_k f(x - θ_k)."""
 
 
 @functools.lru_cache(maxsize=1024)
 def ramps(thresholds: tuple[float, ...], levels: tuple[float, ...], half_width: float) -> Expectation:
-    """The multi-step function under U[-half_width, half_width): piecewise linear, in the form that is the fastest."""
+    """Return the fastest form of the multi-step function under U[-half_width, half_width), which is piecewise linear.
+
+    Args:
+        thresholds: of the multi-step function.
+        levels: of the multi-step function.
+        half_width: of the noise.
+    """
     windows = _merged(thresholds, levels, half_width)
     (place, wide, rise), *more = windows
     if more or place != 0 or rise != 2 * wide or levels[0] != -levels[-1]:
@@ -153,17 +165,17 @@ def ramps(thresholds: tuple[float, ...], levels: tuple[float, ...], half_width: 
 
 
 class Hardtanh(Expectation):
-    """The paper's noise makes the ternary function Hardtanh: one operation each way."""
+    """The ternary function under the paper's noise: Hardtanh, one operation forward and one backward."""
 
     def __init__(self, reach: float) -> None:
         self.reach = reach
 
     def value(self, x: Tensor) -> Tensor:
-        """x, clamped."""
+        """Return x, clamped."""
         return x.clamp(-self.reach, self.reach)
 
     def gradient(self, grad: Tensor, x: Tensor) -> Tensor:
-        """grad within the reach."""
+        """Return grad within the reach, 0 elsewhere."""
         return _gate(grad, x, -self.reach, self.reach)
 
 
@@ -172,10 +184,10 @@ class FewRamps(Expectation):
 
     def __init__(self, windows: Sequence[_Window], middle: float) -> None:
         self.windows = windows
-        self.middle = middle  # of the levels: ramps about 0 are added to it
+        self.middle = middle  # of the levels; ramps about 0 are added to it
 
     def value(self, x: Tensor) -> Tensor:
-        """The middle and a clamped line for each window."""
+        """Return the middle plus a clamped line for each window."""
         total = None
         for place, wide, rise in self.windows:
             slope, top = 0.5 * rise / wide, 0.5 * rise
@@ -186,7 +198,7 @@ class FewRamps(Expectation):
         return total.add_(self.middle) if self.middle else total
 
     def gradient(self, grad: Tensor, x: Tensor) -> Tensor:
-        """The gradient of a Hardtanh for each window."""
+        """Return the sum of a Hardtanh's gradient for each window."""
         total = None
         for place, wide, rise in self.windows:
             inside, slope = _gate(grad, x, place - wide, place + wide), 0.5 * rise / wide
@@ -196,7 +208,7 @@ class FewRamps(Expectation):
 
 
 class ManyRamps(Expectation):
-    """A table of the places where the slope changes, with value and slope from there on."""
+    """A table of the places where the slope changes, with the value and the slope of the piece that begins there."""
 
     def __init__(self, windows: Sequence[_Window], thresholds: tuple[float, ...], levels: tuple[float, ...]) -> None:
         ends = sorted(
@@ -215,28 +227,35 @@ class ManyRamps(Expectation):
         self.places, self.values, self.slopes = zip(*pieces, strict=True)
 
     def value(self, x: Tensor) -> Tensor:
-        """Value and slope of the piece."""
+        """Return the value at the start of each x's piece plus slope times distance."""
         grid, flat = search(self.places[1:], x.dtype), x.reshape(-1)
         index = grid.find(flat)
-        # Infinity would be 0 * infinity on the outer pieces, which are flat.
+        # Clamped, since 0 * infinity on the flat outer pieces would be NaN.
         along, buffer = flat.clamp(grid.low, grid.high), torch.empty_like(flat)
         along.sub_(torch.index_select(table(self.places, x.dtype), 0, index, out=buffer))
         along.mul_(torch.index_select(table(self.slopes, x.dtype), 0, index, out=buffer))
         return along.add_(torch.index_select(table(self.values, x.dtype), 0, index, out=buffer)).view_as(x)
 
     def gradient(self, grad: Tensor, x: Tensor) -> Tensor:
-        """The slope of the piece."""
+        """Return grad times the slope of the piece."""
         index = search(self.places[1:], x.dtype).find(x.reshape(-1))
         return table(self.slopes, x.dtype).index_select(0, index).view_as(x).mul_(grad)
 
 
 def _gate(grad: Tensor, x: Tensor, low: float, high: float) -> Tensor:
-    """grad on [low, high), 0 elsewhere: what Hardtanh does to a gradient, in its one operation."""
+    """Return grad on [low, high), 0 elsewhere, by the one operation of Hardtanh's gradient."""
     return torch.ops.aten.hardtanh_backward(grad, x, *_open_interval(low, high, x.dtype))
 
 
 def nearest(thresholds: tuple[float, ...], levels: tuple[float, ...], noise: Any, dtype: torch.dtype) -> Nearest | None:
-    """The multi-step function under another noise; None if leaving thresholds out saves nothing."""
+    """Return the multi-step function under another noise than uniform; None if skipping thresholds saves nothing.
+
+    Args:
+        thresholds: of the multi-step function.
+        levels: of the multi-step function.
+        noise: a `lehr.noise.Noise` with mean 0.
+        dtype: to compute in.
+    """
     if len(thresholds) <= FEW:
         return None
     quick = Nearest(thresholds, levels, noise, dtype)
@@ -244,9 +263,10 @@ def nearest(thresholds: tuple[float, ...], levels: tuple[float, ...], noise: Any
 
 
 class Nearest(Expectation):
-    """The sums over those thresholds alone that the noise reaches from x.
+    """Sums over only those thresholds that the noise reaches from x.
 
-    Thresholds farther below are passed for sure, those farther above are not reached. `noise` is a `lehr.noise.Noise`.
+    Thresholds farther below x are certainly passed, those farther above certainly not. The arguments are those of
+    `nearest`.
     """
 
     def __init__(
@@ -254,10 +274,10 @@ class Nearest(Expectation):
     ) -> None:
         self.thresholds, self.levels, self.noise = thresholds, levels, noise
         self.reach = noise.std * _reach(type(noise), dtype)
-        self.most = _most_within(thresholds, 2 * self.reach)  # thresholds that one x reaches
+        self.most = _most_within(thresholds, 2 * self.reach)  # the largest number of thresholds within reach of an x
 
     def value(self, x: Tensor) -> Tensor:
-        """The level below the thresholds within reach, and δq_k F(x - θ_k) for each of them."""
+        """Return the level below the thresholds within reach plus δq_k F(x - θ_k) for each of them."""
         passed = self._passed(x)
         total = table(self.levels, x.dtype).index_select(0, passed).view_as(x)
         for threshold, jump in self._within_reach(x, passed):
@@ -265,18 +285,18 @@ class Nearest(Expectation):
         return total
 
     def gradient(self, grad: Tensor, x: Tensor) -> Tensor:
-        """grad times the sum of δq_k f(x - θ_k) over the thresholds within reach."""
+        """Return grad times the sum of δq_k f(x - θ_k) over the thresholds within reach."""
         total = torch.zeros_like(x)
         for threshold, jump in self._within_reach(x, self._passed(x)):
             total = total + jump * self.noise.pdf(x - threshold)
         return total * grad
 
     def _passed(self, x: Tensor) -> Tensor:
-        """How many thresholds are farther below each x than the noise reaches."""
+        """Return how many thresholds are farther below each x than the noise reaches."""
         return search(tuple(threshold + self.reach for threshold in self.thresholds), x.dtype).find(x.reshape(-1))
 
     def _within_reach(self, x: Tensor, passed: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each x the next threshold and its jump, then the one after it."""
+        """Yield, for each x, the next threshold and its jump, then the one after it."""
         far = max(map(abs, self.thresholds)) * 2 + 1e30  # a threshold that nothing reaches
         thresholds = table((*self.thresholds, *[far] * self.most), x.dtype)
         jumps = (above - below for below, above in itertools.pairwise(self.levels))
@@ -288,7 +308,7 @@ class Nearest(Expectation):
 
 @functools.lru_cache(maxsize=64)
 def _reach(kind: Any, dtype: torch.dtype) -> float:
-    """The number of standard deviations from which on cdf and pdf of a noise vanish beside 1 in the dtype."""
+    """Return the number of standard deviations beyond which cdf and pdf of a noise are negligible in the dtype."""
     at = torch.linspace(0, 128, 1025, dtype=torch.float64)
     noise = kind.trusted(1.0, 0.0)
     gone = torch.maximum(noise.cdf(-at), noise.pdf(at)) < 0.01 * torch.finfo(dtype).eps
@@ -296,16 +316,16 @@ def _reach(kind: Any, dtype: torch.dtype) -> float:
 
 
 def _merged(thresholds: tuple[float, ...], levels: tuple[float, ...], half_width: float) -> Sequence[_Window]:
-    """Where the expectation under uniform noise rises.
+    """Return the windows in which the expectation under uniform noise rises.
 
-    Windows that touch, with equal jumps, are one wider window: fewer operations, and no seam at which a point could
-    count twice. 8 bits under the noise of half a step are a single ramp.
+    Adjacent windows with equal jumps become one wider window: fewer operations, and no seam where a point could count
+    twice. 8 bits under noise of half a step are a single ramp.
     """
     merged: list[_Window] = []
     last = None
     for threshold, (below, above) in zip(thresholds, itertools.pairwise(levels), strict=True):
         jump = above - below
-        # Up to the precision of a std in float32.
+        # Equal up to the precision of a std in float32.
         if last and math.isclose(threshold - last[0], 2 * half_width, rel_tol=1e-6) and math.isclose(jump, last[1]):
             place, wide, rise = merged.pop()
             merged.append((place + half_width, wide + half_width, rise + jump))
@@ -317,7 +337,7 @@ def _merged(thresholds: tuple[float, ...], levels: tuple[float, ...], half_width
 
 @functools.lru_cache(maxsize=256)
 def _most_within(thresholds: tuple[float, ...], length: float) -> int:
-    """How many thresholds an interval of this length holds at most."""
+    """Return the largest number of thresholds in an interval of this length."""
     first = most = 0
     for count, threshold in enumerate(thresholds, 1):
         while threshold - thresholds[first] > length:
@@ -328,6 +348,6 @@ def _most_within(thresholds: tuple[float, ...], length: float) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _open_interval(low: float, high: float, dtype: torch.dtype) -> tuple[float, float]:
-    """The open interval (a, b) that holds the same numbers of the dtype as [low, high)."""
+    """Return the open interval (a, b) that contains the same numbers of the dtype as [low, high)."""
     below = torch.tensor(-math.inf, dtype=dtype)
     return torch.tensor(low, dtype=dtype).nextafter(below).item(), torch.tensor(high, dtype=dtype).item()

@@ -1,9 +1,9 @@
-"""Interval arithmetic with gradients: a range that certainly holds a formula's values, and one for each slope.
+"""Interval arithmetic with gradients: certified ranges of a formula's values and of its slopes.
 
-A `Ranged` number carries, for many boxes at once, an interval for its value on the box and one for each partial
-derivative; sums, products and functions of ranged numbers follow by interval arithmetic and the chain rule. After every
-operation the intervals are widened by four units in the last place, which is more than the operation's own rounding, so
-what comes out encloses the truth. From the gradient follows a certified Lipschitz constant (`Ranged.steepness`).
+A `Ranged` number holds, for many boxes at once, an interval for its value on the box and one for each partial
+derivative; interval arithmetic and the chain rule give sums, products and functions of ranged numbers. Each operation
+widens its intervals by four units in the last place, which is more than its rounding, so the result encloses the true
+range. The gradient gives a certified Lipschitz constant (`Ranged.steepness`).
 
 >>> x, = variables([0.0], [1.0])
 >>> y = x * x
@@ -25,7 +25,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Interval:
-    """Tensors of lower and upper ends, any shape, float64."""
+    """Tensors of lower and upper ends, of any shape, float64."""
 
     low: Tensor
     high: Tensor
@@ -43,7 +43,7 @@ class Interval:
 
     @property
     def magnitude(self) -> Tensor:
-        """The largest absolute value."""
+        """The largest absolute value in the interval."""
         return torch.maximum(self.low.abs(), self.high.abs())
 
 
@@ -70,7 +70,7 @@ class Ranged:
         return self * other.power(-1.0)
 
     def power(self, exponent: float) -> Ranged:
-        """This quantity to a constant power."""
+        """Return this quantity to a constant power."""
         if exponent == 0:
             return constant(1.0, self)
         value = _power(self.value, exponent)
@@ -78,12 +78,12 @@ class Ranged:
         return Ranged(value, self.gradient * slope)
 
     def apply(self, function: str) -> Ranged:
-        """One of the `FUNCTIONS` of this quantity, by the chain rule."""
+        """Apply one of `FUNCTIONS`, by the chain rule."""
         values, slopes = FUNCTIONS[function]
         return Ranged(values(self.value), self.gradient * slopes(self.value))
 
     def maximum(self, other: Ranged) -> Ranged:
-        """The larger one; where either may be it, the gradient spans both."""
+        """Return the larger of the two; where either may be larger, the gradient spans both."""
         a, b = self.value, other.value
         sure, never = a.low >= b.high, b.low >= a.high
 
@@ -95,17 +95,17 @@ class Ranged:
         return Ranged(Interval(torch.maximum(a.low, b.low), torch.maximum(a.high, b.high)), gradient)
 
     def minimum(self, other: Ranged) -> Ranged:
-        """The smaller one."""
+        """Return the smaller of the two."""
         return -(-self).maximum(-other)
 
     def steepness(self) -> float:
-        """A Lipschitz constant in the Euclidean norm on boxes that tile a convex set; infinity if none is found."""
+        """Return a Lipschitz constant in the Euclidean norm on boxes that tile a convex set, or infinity."""
         norms = self.gradient.magnitude.square().sum(0).sqrt() * (1 + 2**-40)
         return math.inf if bool(norms.isnan().any()) else float(norms.max())
 
 
 def variables(low: Sequence[float], high: Sequence[float], boxes: int = 1) -> list[Ranged]:
-    """The coordinates over the box from `low` to `high`, cut into at most `boxes` equal ones."""
+    """Return the coordinates over the box from `low` to `high`, cut into at most `boxes` equal boxes."""
     dimension = len(low)
     parts = max(1, math.floor(boxes ** (1 / dimension) + 1e-9))
     cuts = [torch.linspace(a, b, parts + 1, dtype=torch.float64) for a, b in zip(low, high, strict=True)]
@@ -116,7 +116,7 @@ def variables(low: Sequence[float], high: Sequence[float], boxes: int = 1) -> li
 
 
 def constant(value: float, like: Ranged) -> Ranged:
-    """A number, as a quantity over the boxes of `like`."""
+    """Return a number as a quantity over the boxes of `like`."""
     zero = torch.zeros_like(like.gradient.low)
     return Ranged(_constant(value, like), Interval(zero, zero))
 
@@ -132,12 +132,12 @@ def _outward(low: Tensor, high: Tensor) -> Interval:
 
 
 def _rising(function: Callable[[Tensor], Tensor]) -> Callable[[Interval], Interval]:
-    """The range of an increasing function: its values at the ends."""
+    """Return the range of an increasing function: its values at the ends."""
     return lambda u: _outward(function(u.low), function(u.high))
 
 
 def _hump(function: Callable[[Tensor], Tensor]) -> Callable[[Interval], Interval]:
-    """The range of an even function that falls away from 0: from its value farthest from 0 to the one nearest."""
+    """Return the range of an even function that falls away from 0: its values farthest from and nearest to 0."""
 
     def ranged(u: Interval) -> Interval:
         return _outward(function(u.magnitude), function(_nearest_to_zero(u)))
@@ -150,7 +150,7 @@ def _nearest_to_zero(u: Interval) -> Tensor:
 
 
 def _sine(u: Interval) -> Interval:
-    """sin over an interval: its ends, and 1 or -1 where a crest or a trough lies between them, or may."""
+    """Return the range of sin: its values at the ends, and 1 or -1 if a crest or a trough may lie between them."""
     slack = 1e-9 + 1e-15 * u.magnitude
 
     def holds(place: float) -> Tensor:
@@ -169,13 +169,13 @@ def _cosine(u: Interval) -> Interval:
 
 def _power(u: Interval, exponent: float) -> Interval:
     whole = exponent == int(exponent)
-    if not whole:  # what outward rounding alone put below 0, where the power is not defined, is 0
+    if not whole:  # the power is undefined below 0: clamp values that only outward rounding made negative
         rounding = 2**-40 * u.magnitude.max() + 2.0**-1000
         u = Interval(torch.where(u.low > -rounding, u.low.clamp_min(0), u.low), u.high)
     if not whole and bool((u.low < 0).any()):
         raise ValueError(f"a power {exponent:g} needs a base that is not negative, but it reaches {_lowest(u):.4g}")
     if whole and exponent < 0 and bool(((u.low <= 0) & (u.high >= 0)).any()):
-        raise ValueError(f"a division by a quantity between {_lowest(u):.4g} and {_highest(u):.4g}, which may be 0")
+        raise ValueError(f"it divides by a quantity between {_lowest(u):.4g} and {_highest(u):.4g}, which may be 0")
     powers = u.low.pow(exponent), u.high.pow(exponent)
     low, high = torch.minimum(*powers), torch.maximum(*powers)
     if whole and exponent > 0 and exponent % 2 == 0:
@@ -194,7 +194,7 @@ def _absolute(u: Interval) -> Interval:
 
 
 def _steps(below: float, above: float) -> Callable[[Interval], Interval]:
-    """The slope of a kink at 0: one number on each side, both where the interval holds both."""
+    """Return the slope at a kink at 0: one number on each side, both if the interval contains both sides."""
     return lambda u: Interval(
         torch.where(u.low < 0, below, above).to(u.low), torch.where(u.high > 0, above, below).to(u.low)
     )
@@ -204,7 +204,7 @@ def _minus_sine(u: Interval) -> Interval:
     return -_sine(u)
 
 
-# Of each function the range of its values and the range of its derivative over an interval.
+# For each function, the range of its values and of its derivative over an interval.
 FUNCTIONS: dict[str, tuple[Callable[[Interval], Interval], Callable[[Interval], Interval]]] = {
     "sin": (_sine, _cosine),
     "cos": (_cosine, _minus_sine),

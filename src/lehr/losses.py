@@ -1,6 +1,6 @@
-"""Losses: the squared hinge of the paper's CIFAR-10 experiments, and the distances to a teacher's scores.
+"""Losses: the squared hinge of the paper's CIFAR-10 experiments, and distances to a teacher.
 
-Cross-entropy is torch's own.
+For cross-entropy use torch's.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torch.nn import functional
 
 
 class SquaredHinge(nn.Module):
-    """mean over samples and classes of max(0, margin - y s)², with y = +1 for the class and -1 for the others.
+    """The mean over samples and classes of max(0, margin - y s)², with y = +1 for the class and -1 for the others.
 
-    The "per-class hinge" of Hubara et al. that the paper uses, with power 2 and margin 1.
+    The paper uses it, the "per-class hinge" of Hubara et al., with margin 1.
 
     >>> SquaredHinge()(torch.tensor([[2.0, 0.5]]), torch.tensor([0]))
     tensor(1.1250)
@@ -30,32 +30,32 @@ class SquaredHinge(nn.Module):
         scores: Tensor,  # (batch, class)
         labels: Tensor,  # (batch,), int64
     ) -> Tensor:
-        """The loss, a scalar."""
+        """Return the loss, a scalar."""
         signs = torch.full_like(scores, -1).scatter_(1, labels[:, None], 1)
         return (self.margin - signs * scores).clamp_min(0).square().mean()
 
 
 class TowardsScores(nn.Module):
-    """Distillation by scores: the mean square of the difference to the teacher's, for losses with a margin."""
+    """Distillation by scores: the mean squared difference to the teacher's; it suits losses with a margin."""
 
     def forward(
         self,
         scores: Tensor,  # (batch, class)
         taught: Tensor,  # (batch, class), the teacher's
     ) -> Tensor:
-        """The loss, a scalar."""
+        """Return the loss, a scalar."""
         return functional.mse_loss(scores, taught)
 
 
 class TowardsFeatures(nn.Module):
-    """Distillation by features: the mean over layers of the mean square of the difference to the teacher's."""
+    """Distillation by features: the mean over layers of the mean squared difference to the teacher's."""
 
     def forward(
         self,
-        features: Sequence[Tensor],  # a layer each
+        features: Sequence[Tensor],  # one tensor per layer
         taught: Sequence[Tensor],  # the teacher's, of the same shapes
     ) -> Tensor:
-        """The loss, a scalar."""
+        """Return the loss, a scalar."""
         pairs = zip(features, taught, strict=True)
         distances = [functional.mse_loss(ours.float(), theirs.float()) for ours, theirs in pairs]
         return torch.stack(distances).mean()
@@ -77,7 +77,7 @@ class TowardsProbabilities(nn.Module):
         scores: Tensor,  # (batch, class)
         taught: Tensor,  # (batch, class), the teacher's
     ) -> Tensor:
-        """The loss, a scalar."""
+        """Return the loss, a scalar."""
         t = self.temperature
         student, teacher = (functional.log_softmax(x / t, dim=1) for x in (scores, taught))
         return t**2 * functional.kl_div(student, teacher, reduction="batchmean", log_target=True)

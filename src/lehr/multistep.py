@@ -1,10 +1,10 @@
-"""Multi-step functions (eq. 4): what quantizes a number.
+"""Multi-step functions (eq. 4), which quantize a number.
 
 A multi-step function with thresholds θ_1 < ... < θ_K and levels q_0 < q_1 < ... < q_K climbs from level to level::
 
     σ(x) = q_0 + Σ_k δq_k H(x - θ_k),    δq_k = q_k - q_{k-1},    H(0) = 1
 
-so x >= θ_k goes up: this line is the one definition of the ties that Python, ONNX and C share.
+so x = θ_k goes up. Python, ONNX and C share this definition of ties.
 
 >>> import torch
 >>> ternary = MultiStep.ternary()
@@ -30,9 +30,8 @@ from lehr import fast
 class MultiStep:
     """The function of eq. 4 with K strictly increasing thresholds and K + 1 strictly increasing levels.
 
-    Calling it gives the value in the tensor's dtype; NaN stays NaN. Thresholds are compared in that dtype too, but half
-    precision is compared in single, so that every device agrees. The value carries no gradient: that is what
-    `lehr.quantize` adds.
+    A call returns the values in the tensor's dtype; NaN stays NaN. Thresholds are compared in that dtype, but half
+    precision in float32, so that every device agrees. The values have no gradient: use `lehr.quantize` for one.
     """
 
     thresholds: tuple[float, ...]
@@ -69,7 +68,12 @@ class MultiStep:
 
     @classmethod
     def uniform(cls, bits: int, signed: bool = True, step: float = 1.0) -> MultiStep:
-        """The 2**bits levels of a `bits` wide integer times `step`, thresholds half-way between them.
+        """Return the levels of a `bits` wide integer times `step`, with thresholds half-way between them.
+
+        Args:
+            bits: 1 to 8.
+            signed: whether the integers are signed.
+            step: the distance of the levels.
 
         >>> MultiStep.uniform(2, signed=True, step=0.5).levels
         (-1.0, -0.5, 0.0, 0.5)
@@ -88,14 +92,15 @@ class MultiStep:
         return tuple(b - a for a, b in itertools.pairwise(self.levels))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """σ(x), elementwise."""
+        """Return σ(x), elementwise."""
         x = x.detach() if x.is_floating_point() else x.to(torch.get_default_dtype())
         if x.dtype in (torch.float16, torch.bfloat16):
             return self(x.float()).to(x.dtype)
         quick = fast.staircase(x, self.thresholds, self.levels)
         if quick is not None:
             return quick
-        # Level times [x is there], which is exact; compilers make slow code of conditions. The clamp carries NaN on.
+        # The sum of level * [x is at this level] is exact, and compiles to faster code than conditions. The clamp is 0,
+        # and NaN for NaN.
         above = [torch.ones_like(x), *((x >= threshold).to(x.dtype) for threshold in self.thresholds)]
         y = x.clamp(0, 0) + self.levels[-1] * above[-1]
         for level, (here, higher) in zip(self.levels, itertools.pairwise(above), strict=False):
@@ -103,7 +108,7 @@ class MultiStep:
         return y
 
     def codes(self, x: Tensor) -> Tensor:
-        """The index of the level that each x goes to: uint8, of more than 256 levels int32."""
+        """Return the index of the level of each x: uint8, or int32 for more than 256 levels."""
         thresholds = torch.tensor(self.thresholds, dtype=x.dtype, device=x.device)
         codes = torch.bucketize(x.contiguous(), thresholds, right=True, out_int32=True)
         return codes.to(torch.uint8) if len(self.levels) <= 256 else codes
@@ -125,7 +130,7 @@ def _numbers(values: object, name: str) -> tuple[float, ...]:
 
 
 def _short(values: tuple[float, ...]) -> str:
-    """All values of a short tuple; the ends of a long one, so that an error or a repr stays one line."""
+    """Return the values as text; of a long tuple only the ends, so that an error or a repr stays one line."""
     shown = [f"{value:g}" for value in values]
     if len(shown) > 9:
         shown = [*shown[:4], "...", *shown[-4:]]

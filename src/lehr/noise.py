@@ -1,7 +1,7 @@
-"""Additive noises: what makes a multi-step function differentiable (Theorem 2).
+"""Additive noises, which make a multi-step function differentiable (Theorem 2).
 
-A noise ν is a value: its kind, its standard deviation `std`, and a `mean` (0 unless said otherwise). It answers three
-questions: its distribution function F (`cdf`), its density f (`pdf`), independent draws (`sample`). About the mean::
+A noise ν is a value: its kind, its standard deviation `std` and its `mean` (default 0). It has a distribution function
+F (`cdf`), a density f (`pdf`) and independent draws (`sample`). With u = x - mean::
 
     Uniform     f(u) = 1/(2w) on [-w, w)                     w = √3 std
     Triangular  f(u) = (1 - |u|/w)/w on [-w, w]              w = √6 std
@@ -9,8 +9,8 @@ questions: its distribution function F (`cdf`), its density f (`pdf`), independe
     Logistic    f(u) = F(u) F(-u)/w,  F = 1/(1 + e^(-u/w))   w = √3 std/π
     Dirac       all mass at the mean                         std = 0
 
-The uniform interval is half-open so that windows which touch never count a point twice. With std = 0 any kind is the
-Dirac measure: F = H with H(0) = 1, and f = 0.
+The uniform interval is half-open so that adjacent windows never count a point twice. With std = 0 any kind is the Dirac
+measure: F = H with H(0) = 1, and f = 0.
 
 >>> import torch
 >>> noise = Uniform.half_width(0.5)
@@ -32,7 +32,7 @@ from torch import Tensor
 
 from lehr import fast
 
-# Noise below this is no noise: what it could move is far below any weight, and 1/std must not overflow float32.
+# Noise below this counts as none: it is far smaller than any weight, and 1/std must not overflow float32.
 NEGLIGIBLE = 1e-30
 
 Number = float | Tensor  # a tensor broadcasts over the argument: per channel or per element
@@ -43,11 +43,11 @@ Device: TypeAlias = torch.device | str | None
 
 @dataclass(frozen=True)
 class Noise(abc.ABC):
-    """A noise symmetric about its mean. A kind answers `cdf`, `pdf` and `sample`.
+    """A noise symmetric about its mean; a subclass implements `cdf`, `pdf` and `sample`.
 
     Args:
         std: the standard deviation, a number or a tensor that broadcasts over the argument.
-        mean: the mean, likewise.
+        mean: the mean, a number or a tensor.
     """
 
     std: Number
@@ -59,36 +59,43 @@ class Noise(abc.ABC):
 
     @abc.abstractmethod
     def cdf(self, x: Tensor) -> Tensor:
-        """F(x) = P(ν <= x)."""
+        """Return F(x) = P(ν <= x)."""
 
     @abc.abstractmethod
     def pdf(self, x: Tensor) -> Tensor:
-        """The density f(x); 0 everywhere for std = 0, whose mass no density describes."""
+        """Return the density f(x); 0 everywhere for std = 0, which has no density."""
 
     @abc.abstractmethod
     def sample(
         self, shape: Sequence[int], *, generator: Generator = None, dtype: Dtype = None, device: Device = None
     ) -> Tensor:
-        """Independent draws; `std` and `mean` must broadcast to `shape`."""
+        """Return independent draws.
+
+        Args:
+            shape: of the result; `std` and `mean` must broadcast to it.
+            generator: default: torch's global generator.
+            dtype: default: that of the noise if it is a tensor.
+            device: default: that of the noise if it is a tensor.
+        """
 
     @classmethod
     def trusted(cls, std: Number, mean: Number) -> Noise:
-        """A noise of these numbers, unchecked: to look into a tensor would wait for its device."""
+        """Return a noise without checking its numbers, since reading a tensor waits for its device."""
         noise = object.__new__(cls)
         object.__setattr__(noise, "std", std)
         object.__setattr__(noise, "mean", mean)
         return noise
 
     def read(self) -> Noise:
-        """The same noise with plain numbers, where they can be read without waiting."""
+        """Return the same noise with plain numbers where they can be read without waiting."""
         return self.trusted(fast.number(self.std), fast.number(self.mean))
 
     def standardised(self, x: Tensor) -> Tensor:
-        """z = (x - mean)/std; without std, ∞ from the mean on and -∞ below it, so that F(z) is H(x - mean)."""
+        """Return z = (x - mean)/std; for std = 0, ∞ from the mean on and -∞ below it, so that F(z) = H(x - mean)."""
         return _over(_about(x, self.mean), self.std)
 
     def per_std(self, density: Tensor) -> Tensor:
-        """density/std, the last step from the density of z to that of x; 0 without std."""
+        """Return density/std, which turns the density of z into that of x; 0 for std = 0."""
         return density * _inverse(self.std, density.dtype)
 
     def __str__(self) -> str:
@@ -101,40 +108,40 @@ class Uniform(Noise):
 
     @classmethod
     def half_width(cls, half_width: Number, mean: Number = 0.0) -> Uniform:
-        """The uniform noise on [mean - half_width, mean + half_width)."""
+        """Return the uniform noise on [mean - half_width, mean + half_width)."""
         return cls(half_width / math.sqrt(3), mean)
 
     @property
     def w(self) -> Number:
-        """The half-width √3 std, to the last few bits: U[-1/2, 1/2) must end where its neighbour begins.
+        """The half-width √3 std, rounded so that adjacent windows such as U[-1/2, 1/2) neither overlap nor leave a gap.
 
-        √3 std of a rounded std is off by a unit in the last place or two, so that touching windows would overlap
-        or leave a gap. Veltkamp's splitting rounds the product to three bits less than the dtype holds.
+        √3 std of a rounded std is off by a unit or two in the last place. Veltkamp's splitting rounds the product to
+        three bits less than the dtype holds.
         """
         product = self.std * math.sqrt(3)
         shifted = product * 9.0  # 2**3 + 1
         return shifted - (shifted - product)
 
     def read(self) -> Noise:
-        """The same noise with plain numbers; the half-width is rounded in the precision the std had."""
+        """Return the same noise with plain numbers; the half-width is rounded in the dtype of the std."""
         std = fast.number(self.std)
         if isinstance(self.std, Tensor) and not isinstance(std, Tensor):
             std = _rounded_std(std, self.std.dtype)
         return self.trusted(std, fast.number(self.mean))
 
     def cdf(self, x: Tensor) -> Tensor:
-        """u/2w + 1/2, between 0 and 1."""
+        """Return u/2w + 1/2, clamped to [0, 1]."""
         return (_over(_about(x, self.mean), 2 * self.w) + 0.5).clamp(0, 1)
 
     def pdf(self, x: Tensor) -> Tensor:
-        """1/2w on [-w, w)."""
+        """Return 1/2w on [-w, w), 0 elsewhere."""
         u, w = _about(x, self.mean), self.w
         return ((u >= -w).to(u.dtype) - (u >= w).to(u.dtype)) * _inverse(2 * w, u.dtype)
 
     def sample(
         self, shape: Sequence[int], *, generator: Generator = None, dtype: Dtype = None, device: Device = None
     ) -> Tensor:
-        """w times a uniform draw from [-1, 1)."""
+        """Return w times uniform draws from [-1, 1)."""
         return self.mean + self.w * _between_ones(shape, generator, **_kind(self.std, dtype, device))
 
 
@@ -143,23 +150,23 @@ class Triangular(Noise):
 
     @classmethod
     def half_width(cls, half_width: Number, mean: Number = 0.0) -> Triangular:
-        """The triangular noise on [mean - half_width, mean + half_width]."""
+        """Return the triangular noise on [mean - half_width, mean + half_width]."""
         return cls(half_width / math.sqrt(6), mean)
 
     def cdf(self, x: Tensor) -> Tensor:
-        """1/2 + t - t|t|/2 with t = u/w, between -1 and 1."""
+        """Return 1/2 + t - t|t|/2 with t = u/w, clamped to [-1, 1]."""
         t = (self.standardised(x) / math.sqrt(6)).clamp(-1, 1)
         return 0.5 + t * (1 - t.abs() / 2)
 
     def pdf(self, x: Tensor) -> Tensor:
-        """(1 - |u|/w)/w, or 0 outside."""
+        """Return (1 - |u|/w)/w on [-w, w], 0 elsewhere."""
         t = self.standardised(x) / math.sqrt(6)
         return self.per_std((1 - t.abs()).clamp(min=0) / math.sqrt(6))
 
     def sample(
         self, shape: Sequence[int], *, generator: Generator = None, dtype: Dtype = None, device: Device = None
     ) -> Tensor:
-        """w/2 times the sum of two uniform draws from [-1, 1)."""
+        """Return w/2 times the sums of two uniform draws from [-1, 1)."""
         one, other = (_between_ones(shape, generator, **_kind(self.std, dtype, device)) for _ in range(2))
         return self.mean + self.std * (math.sqrt(6) / 2 * (one + other))
 
@@ -168,17 +175,17 @@ class Normal(Noise):
     """The Gaussian noise."""
 
     def cdf(self, x: Tensor) -> Tensor:
-        """Φ(z)."""
+        """Return Φ(z)."""
         return torch.special.ndtr(self.standardised(x))
 
     def pdf(self, x: Tensor) -> Tensor:
-        """exp(-z²/2)/(std √2π)."""
+        """Return exp(-z²/2)/(std √2π)."""
         return self.per_std(torch.exp(-self.standardised(x).square() / 2) / math.sqrt(2 * math.pi))
 
     def sample(
         self, shape: Sequence[int], *, generator: Generator = None, dtype: Dtype = None, device: Device = None
     ) -> Tensor:
-        """std times a standard normal draw."""
+        """Return std times standard normal draws."""
         return self.mean + self.std * torch.randn(shape, generator=generator, **_kind(self.std, dtype, device))
 
 
@@ -186,25 +193,25 @@ class Logistic(Noise):
     """The logistic noise, whose distribution function is the sigmoid."""
 
     def cdf(self, x: Tensor) -> Tensor:
-        """1/(1 + exp(-u/w))."""
+        """Return 1/(1 + exp(-u/w))."""
         return torch.special.expit(self.standardised(x) * (math.pi / math.sqrt(3)))
 
     def pdf(self, x: Tensor) -> Tensor:
-        """F(u) F(-u)/w, which keeps its relative precision in both tails."""
+        """Return F(u) F(-u)/w, which is precise in both tails."""
         t = self.standardised(x) * (math.pi / math.sqrt(3))
         return self.per_std(torch.special.expit(t) * torch.special.expit(-t) * (math.pi / math.sqrt(3)))
 
     def sample(
         self, shape: Sequence[int], *, generator: Generator = None, dtype: Dtype = None, device: Device = None
     ) -> Tensor:
-        """w log(p/(1-p)) for p uniform in the open interval (0, 1)."""
+        """Return w log(p/(1-p)) for p uniform in the open interval (0, 1)."""
         p = torch.rand(shape, generator=generator, **_kind(self.std, dtype, device))
         finest = torch.finfo(p.dtype).eps / 2
         return self.mean + self.std * (p.clamp(finest, 1 - finest).logit() * (math.sqrt(3) / math.pi))
 
 
 class Dirac(Noise):
-    """No noise: all mass at the mean, 0 unless said otherwise."""
+    """No noise: all mass at the mean, which is 0 unless given."""
 
     def __init__(self, mean: Number = 0.0) -> None:
         object.__setattr__(self, "std", 0.0)
@@ -213,22 +220,22 @@ class Dirac(Noise):
 
     @classmethod
     def trusted(cls, std: Number, mean: Number) -> Noise:
-        """The Dirac measure at `mean`, unchecked; its std is 0, whatever tensor stands for it."""
+        """Return the Dirac measure at `mean`, unchecked; `std` is ignored."""
         return super().trusted(0.0, mean)
 
     def cdf(self, x: Tensor) -> Tensor:
-        """H(u), with H(0) = 1."""
+        """Return H(u), with H(0) = 1."""
         u = _about(x, self.mean)
         return torch.where(u.isnan(), u, (u >= 0).to(u.dtype))
 
     def pdf(self, x: Tensor) -> Tensor:
-        """0: the mass has no density."""
+        """Return 0, since the Dirac measure has no density."""
         return torch.zeros_like(_about(x, self.mean))
 
     def sample(
         self, shape: Sequence[int], *, generator: Generator = None, dtype: Dtype = None, device: Device = None
     ) -> Tensor:
-        """The mean, always."""
+        """Return the mean, in the given shape."""
         return self.mean + torch.zeros(tuple(shape), **_kind(self.mean, dtype, device))
 
     def __str__(self) -> str:
@@ -236,7 +243,14 @@ class Dirac(Noise):
 
 
 def check(name: str, value: Number, rule: str, holds: Callable[[Any], Any]) -> None:
-    """Raise ValueError if a number, or one in a tensor that can be read without waiting, breaks the rule."""
+    """Raise ValueError if a number, or one in a tensor that can be read without waiting, breaks the rule.
+
+    Args:
+        name: what the error calls the value.
+        value: the number or tensor.
+        rule: the rule in words.
+        holds: returns whether a number obeys the rule.
+    """
     if isinstance(value, Tensor):
         wrong = fast.is_readable(value) and not bool(holds(value).all())
     else:
@@ -249,7 +263,7 @@ def check(name: str, value: Number, rule: str, holds: Callable[[Any], Any]) -> N
 
 
 def shown(value: Number) -> str:
-    """A number, or the range of a tensor's, in four digits."""
+    """Return a number, or the range of a tensor, with four digits."""
     if isinstance(value, Tensor) and value.is_meta:
         return "?"
     if isinstance(value, Tensor) and value.numel() != 1:
@@ -259,28 +273,28 @@ def shown(value: Number) -> str:
 
 
 def _about(x: Tensor, mean: Number) -> Tensor:
-    """x - mean, in the dtype of x."""
+    """Return x - mean in the dtype of x."""
     x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
     return (x - mean).to(x.dtype)
 
 
 def _over(u: Tensor, width: Number) -> Tensor:
-    """u/width, in the dtype of u; without width, far beyond any noise from 0 on and below it, NaN staying NaN."""
-    if isinstance(width, Tensor):  # so steep that every u but the tiniest is far beyond it, and 0 too
+    """Return u/width in the dtype of u; for width 0, huge from 0 on and hugely negative below it; NaN stays NaN."""
+    if isinstance(width, Tensor):  # for width 0: 0 + 1e-35 times 1e38 is already far beyond any noise
         there = width > NEGLIGIBLE
         return ((u + torch.where(there, 0.0, 1e-35)) * torch.where(there, 1 / width, 1e38)).to(u.dtype)
     return u / width if width > NEGLIGIBLE else u + torch.where(u >= 0, math.inf, -math.inf)
 
 
 def _inverse(width: Number, dtype: torch.dtype) -> Number:
-    """1/width, or 0 without width."""
+    """Return 1/width, or 0 for width 0."""
     if isinstance(width, Tensor):
         return torch.where(width > NEGLIGIBLE, 1 / width, 0.0).to(dtype)
     return 1 / width if width > NEGLIGIBLE else 0.0
 
 
 def _kind(value: Number, dtype: Dtype, device: Device) -> dict[str, Any]:
-    """Dtype and device of draws: those asked for, or those of a noise whose numbers are tensors."""
+    """Return dtype and device of draws: the given ones, or those of the noise's tensor."""
     own = value if isinstance(value, Tensor) else None
     return {
         "dtype": own.dtype if dtype is None and own is not None else dtype,

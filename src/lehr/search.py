@@ -1,7 +1,7 @@
-"""Find where each element of a tensor lies among sorted places, faster than by binary search.
+"""Find the position of each element of a tensor among sorted places, faster than by binary search.
 
-A grid of equal cells covers the places. The cell of x is one multiplication; it tells how many places lie in the cells
-before it, and the few places in the cell itself are compared with x one by one.
+A grid of equal cells covers the places. One multiplication gives the cell of x, which stores the number of places in
+the cells before it; the few places in the cell itself are compared with x one by one.
 
 >>> search((0.0, 0.5, 2.0), torch.float32).find(torch.tensor([-1.0, 0.5, 1.9, 7.0])).tolist()
 [0, 2, 2, 3]
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_MOST_CELLS = 2**14  # 64 KiB: the grid stays in the cache beside a block of x
+_MOST_CELLS = 2**14  # 64 KiB: the grid fits the cache together with a block of x
 _MOST_ROUNDS = 4  # more comparisons within a cell are slower than binary search
 
 
@@ -25,12 +25,12 @@ _MOST_ROUNDS = 4  # more comparisons within a cell are slower than binary search
 class Places:
     """Sorted places and the grid over them."""
 
-    places: Tensor  # and NaN behind the last, which no x is above, infinity neither
+    places: Tensor  # with NaN after the last, since no x, not even infinity, is >= NaN
     low: float  # below the first place
     high: float  # the last place
     before: Tensor  # for each cell, the number of places in the cells before it
     per_unit: float  # cells per unit of length
-    rounds: int  # comparisons that decide within a cell; 0: too many, use binary search
+    rounds: int  # comparisons needed within a cell; 0: too many, use binary search
 
     def find(self, x: Tensor) -> Tensor:
         """Return how many places are <= each x; for NaN, any number."""
@@ -44,14 +44,14 @@ class Places:
         return index.copy_(count)
 
     def cell(self, x: Tensor) -> Tensor:
-        """Return the cell of x: monotonic in x, rounding included, so only the places of its own cell are open."""
+        """Return the cell of x; it is monotonic in x, even with rounding, so only this cell's places are compared."""
         at = x.clamp(self.low, self.high).sub_(self.low).mul_(self.per_unit)
-        return at.to(torch.int32).clamp_(0, len(self.before) - 1)  # NaN has become any integer
+        return at.to(torch.int32).clamp_(0, len(self.before) - 1)  # NaN became an arbitrary integer
 
 
 @functools.lru_cache(maxsize=256)
 def search(places: tuple[float, ...], dtype: torch.dtype) -> Places:
-    """Return the finest grid that is worth its memory: cells are halved until one comparison decides in each."""
+    """Return a grid over the places: cells are halved until each holds one place or the grid is too large."""
     at = torch.tensor(places, dtype=dtype)
     low, high = at[0].nextafter(at.new_tensor(-math.inf)).item(), at[-1].item()
     count, found = 4 * len(places), None
@@ -69,5 +69,5 @@ def search(places: tuple[float, ...], dtype: torch.dtype) -> Places:
 
 @functools.lru_cache(maxsize=256)
 def table(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """Return the numbers as a tensor on the device, made once: copying them at each call would wait for the device."""
+    """Return the numbers as a tensor on the device; cached, since a copy at each call would wait for the device."""
     return torch.tensor(numbers, dtype=dtype, device=device)

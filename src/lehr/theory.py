@@ -1,4 +1,4 @@
-"""What Theorems 2 and 3 say of a multi-step function under noise, and of a network of them, in numbers.
+"""Theorems 2 and 3, measured on a multi-step function under noise and on a network of them.
 
 Theorem 2: E[σ(x + ν)] is as smooth as the density f of the noise allows (`regularity`)::
 
@@ -9,11 +9,11 @@ Theorem 2: E[σ(x + ν)] is as smooth as the density f of the noise allows (`reg
 and its Lipschitz constant is at most (q_K - q_0) |Df|(ℝ)/2. (The paper prints E[Dσ_ν] in (iii): it is E[σ_ν] that is
 Lipschitz. Under uniform noise E[Dσ_ν] is not even continuous.)
 
-Theorem 3: composed layer by layer, expectations converge to the quantized network as the noise collapses
-(`collapse`), for layers that are continuous, which multi-step functions are not. What remains true: where no argument
-of any quantizer lies on a threshold the convergence holds, and under noise of bounded width the limit is reached while
-the noise is still there, as soon as it reaches over no threshold any more (`margin`). On a threshold every symmetric
-noise tends to the middle of the jump (`limit`), not to the upper level that H(0) = 1 picks.
+Theorem 3: the layerwise expectations converge to the quantized network as the noise collapses (`collapse`), for
+continuous layers, which multi-step functions are not. For those, convergence still holds if no argument of a quantizer
+lies on a threshold; under noise of bounded width the limit is reached before the noise is 0, as soon as the noise
+crosses no threshold (`margin`). On a threshold every symmetric noise tends to the middle of the jump (`limit`), not to
+the upper level, σ(θ) with H(0) = 1.
 
 >>> import torch, lehr
 >>> regularity(lehr.MultiStep.ternary(), lehr.Uniform.half_width(0.25))
@@ -43,7 +43,7 @@ from lehr.noise import NEGLIGIBLE, Noise, Uniform
 
 @dataclass(frozen=True)
 class Regularity:
-    """How smooth x -> E[σ(x + ν)] is: `lipschitz` is its constant, `lipschitz_bound` what Theorem 2 (iii) gives."""
+    """The smoothness of x -> E[σ(x + ν)]; `lipschitz` is its constant, `lipschitz_bound` that of Theorem 2 (iii)."""
 
     continuous: bool
     differentiable: bool
@@ -53,7 +53,7 @@ class Regularity:
 
 
 def regularity(step: MultiStep, noise: Noise) -> Regularity:
-    """Theorem 2 for one of the noises of `lehr.noise`; infinities stand where there is no noise."""
+    """Return the smoothness under one of the noises of `lehr.noise`, by Theorem 2; infinities without noise."""
     if float(noise.std) <= NEGLIGIBLE:
         return Regularity(False, False, math.inf, math.inf, math.inf)
     jump = slope_jump(step, noise)
@@ -62,10 +62,10 @@ def regularity(step: MultiStep, noise: Noise) -> Regularity:
 
 
 def lipschitz(step: MultiStep, noise: Noise) -> float:
-    """The Lipschitz constant of x -> E[σ(x + ν)], the supremum of its slope; infinite without noise.
+    """Return the Lipschitz constant of x -> E[σ(x + ν)], the supremum of its slope; infinite without noise.
 
-    The paper's Theorem 2 (iii) bounds it, by Σ_k δq_k sup f at most; this is the constant itself. The search evaluates
-    the slope on a grid around each threshold and refines it around the best points.
+    Theorem 2 (iii) bounds it by at most Σ_k δq_k sup f; this is the constant itself. The search evaluates the slope on
+    a grid around each threshold and refines the grid around the best points.
 
     >>> from lehr import MultiStep, Uniform
     >>> lipschitz(MultiStep.ternary(), Uniform.half_width(0.5)), lipschitz(MultiStep.ternary(), Uniform.half_width(1))
@@ -78,12 +78,12 @@ def lipschitz(step: MultiStep, noise: Noise) -> float:
         return float("inf")
     noise = type(noise).trusted(std, 0.0)
 
-    def steepest(points: Tensor) -> tuple[Tensor, Tensor]:  # the highest slope of each row, and its place
+    def steepest(points: Tensor) -> tuple[Tensor, Tensor]:  # the largest slope in each row, and its place
         slope, column = fast.blockwise(lambda x: expected_slope(x, step, noise), points).max(1, keepdim=True)
         return slope, points.gather(1, column)
 
-    # More than 4 widths away from all thresholds every density is convex, so the slope is highest at an end. The grid
-    # holds the corners of the uniform and the triangular density.
+    # Farther than 4 widths from all thresholds every density is convex, so the slope is largest at an end. The grid
+    # includes the corners of the uniform and the triangular density.
     width = float(noise.w) if isinstance(noise, Uniform) else std * 6**0.5
     spacing = width / 64
     grid = torch.arange(-256, 257, dtype=torch.float64) * spacing
@@ -97,24 +97,30 @@ def lipschitz(step: MultiStep, noise: Noise) -> float:
 
 
 def derivative(step: MultiStep, noise: Noise, x: Tensor) -> Tensor:
-    """d/dx E[σ(x + ν)] = Σ_k δq_k f(x - θ_k), Theorem 2 (ii); 0 without noise."""
+    """Return d/dx E[σ(x + ν)] = Σ_k δq_k f(x - θ_k), Theorem 2 (ii); 0 without noise.
+
+    Args:
+        step: the multi-step function σ.
+        noise: the noise ν.
+        x: where to evaluate it.
+    """
     if float(noise.std) <= NEGLIGIBLE:
         return torch.zeros_like(x)
     return expected_slope(x + noise.mean, step, noise.trusted(noise.std, 0.0))
 
 
 def total_variation(noise: Noise) -> float:
-    """|Df|(ℝ): a density that rises to its peak at the mean and falls again varies by twice the peak."""
+    """Return |Df|(ℝ), which is twice the peak for a density that rises to its mean and falls again."""
     if float(noise.std) <= NEGLIGIBLE:
         return math.inf
     return 2 * float(noise.pdf(torch.tensor(float(noise.mean), dtype=torch.float64)))
 
 
 def slope_jump(step: MultiStep, noise: Noise) -> float:
-    """The largest jump of the derivative: 0 where it is continuous, as under every noise but the uniform one.
+    """Return the largest jump of the derivative; 0 if it is continuous, as under every noise but the uniform one.
 
-    Under uniform noise of half-width w the slope rises by δq_k/2w at θ_k - w and falls by it at θ_k + w; where one
-    window ends as another begins, the two make up for each other.
+    Under uniform noise of half-width w the slope rises by δq_k/2w at θ_k - w and falls by as much at θ_k + w; where one
+    window ends and another begins, the two changes add up.
     """
     if float(noise.std) <= NEGLIGIBLE:
         return math.inf
@@ -135,7 +141,7 @@ def slope_jump(step: MultiStep, noise: Noise) -> float:
 
 
 def limit(step: MultiStep, x: Tensor) -> Tensor:
-    """lim E[σ(x + ν)] as a symmetric noise collapses: σ(x), but the middle of the jump where x is a threshold."""
+    """Return lim E[σ(x + ν)] as a symmetric noise collapses: the middle of the jump at a threshold, else σ(x)."""
     y = step(x)
     for threshold, (below, above) in zip(step.thresholds, itertools.pairwise(step.levels), strict=True):
         y = torch.where(x == threshold, (below + above) / 2, y)
@@ -144,9 +150,9 @@ def limit(step: MultiStep, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Collapse:
-    """How far the network of expectations is from the quantized network, at each std.
+    """The distance between the network under noise and the quantized network, at each std.
 
-    `largest` and `mean` are over all outputs and inputs; `agreement` is the share of inputs of the same class.
+    `largest` and `mean` are over all outputs and inputs; `agreement` is the share of inputs that both put in one class.
     """
 
     stds: tuple[float, ...]
@@ -156,10 +162,15 @@ class Collapse:
 
 
 def collapse(model: nn.Module, x: Tensor, kind: type[Noise], stds: Sequence[float]) -> Collapse:
-    """Theorem 3, measured: `model` with every quantizer under noise of each std, against the model without noise.
+    """Measure Theorem 3: compare `model` with every quantizer under noise to the model without noise.
 
-    The noise is that of inference as Algorithm 1 does it, an expectation at each layer (weights and activations). The
-    model comes back as it was.
+    As in Algorithm 1's inference, each layer takes an expectation (of weights and activations). The model is restored.
+
+    Args:
+        model: the quantized network.
+        x: its inputs.
+        kind: the kind of noise.
+        stds: the standard deviations to measure.
     """
     largest, mean, agreement = [], [], []
     with torch.no_grad(), _evaluating(model):
@@ -175,21 +186,21 @@ def collapse(model: nn.Module, x: Tensor, kind: type[Noise], stds: Sequence[floa
 
 
 def margin(model: nn.Module, x: Tensor) -> float:
-    """The least distance, in units of the scale, of any quantizer's argument from a threshold, at the inputs `x`.
+    """Return the least distance of a quantizer's argument from a threshold, in units of the scale, at the inputs `x`.
 
-    Noise of a smaller half-width reaches over no threshold, so that it changes nothing of the output: no bit where the
-    levels add up exactly, as 1, 0 and -1 do, and else no more than rounding does.
+    Noise of a smaller half-width crosses no threshold and does not change the output: bit for bit if sums of the levels
+    are exact, as of 1, 0 and -1, else up to rounding.
     """
     least = math.inf
 
-    def look(quantizer: nn.Module, arguments: tuple[Tensor]) -> None:
+    def measure(quantizer: nn.Module, arguments: tuple[Tensor]) -> None:
         nonlocal least
         assert isinstance(quantizer, Quantizer)
         u = arguments[0] if quantizer.scale is None else arguments[0] / quantizer.scale
         for threshold in quantizer.step.thresholds:
             least = min(least, (u - threshold).abs().min().item())
 
-    hooks = [quantizer.register_forward_pre_hook(look) for quantizer in _quantizers(model)]
+    hooks = [quantizer.register_forward_pre_hook(measure) for quantizer in _quantizers(model)]
     try:
         with torch.no_grad(), _evaluating(model):
             model(x)
@@ -219,7 +230,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _under(model: nn.Module, noise: Noise) -> Iterator[None]:
-    """Every quantizer, and nothing else, as in training under this forward noise."""
+    """Put every quantizer, and nothing else, in training mode under this forward noise inside the block."""
     quantizers = _quantizers(model)
     before: list[tuple[type[Noise], Tensor, Tensor | None, Mode]]
     before = [(q.forward_kind, q.forward_std, q.forward_mean, q.mode) for q in quantizers]

@@ -10,9 +10,9 @@ Activations (Section 3.2): R ~ Σ_n β_n A_n with N binary activations, whose sh
     A_n = 2 H(h_n(R) - 1/2) - 1,    h_n(R) = clip(R + v_n, 0, 1)
     ∂C/∂R = Σ_n β_n ∂C/∂A_n where 0 <= R + v_n <= 1;                       the same, summed, for v_n
 
-Then W * R ~ Σ_m Σ_n α_m β_n (B_m * A_n): M N convolutions of binary numbers with each other, added. A convolution is
-linear, so training computes one, of the two sums; `freeze` makes the M N. They are integers, while their sum, with the
-scales, is a float that the next layer's thresholds cut. The first and the last layer stay in full precision.
+Then W * R ~ Σ_m Σ_n α_m β_n (B_m * A_n): a sum of M N binary convolutions. A convolution is linear, so training
+computes one, of the two sums; `freeze` makes the M N. They are integers, but their scaled sum is a float, to which the
+next layer applies its thresholds. The first and the last layer stay in full precision.
 
 >>> import torch, lehr
 >>> model = lehr.models.MLP((1, 8, 8), hidden=(64, 64))
@@ -46,55 +46,55 @@ from lehr.multistep import MultiStep
 from lehr.noise import Dirac
 
 _SIGN = MultiStep.sign()
-_REACHED = ste(MultiStep.heaviside(), half_width=0.5)  # with the derivative of h about its middle
+_REACHED = ste(MultiStep.heaviside(), half_width=0.5)  # the derivative of h, centred
 Scale = Literal["tensor", "channel"]
 
 
 class _Approx(Composed):
-    """What the layers below share: a weight in M binary bases, an input in N binary activations."""
+    """The common part of the layers below: a weight in M binary bases, an input in N binary activations."""
 
     weight: Tensor
     bias: Tensor | None
-    scales: Tensor  # α, (M, out, 1, ...) or (M, 1, 1, ...), those of the present weights
+    scales: Tensor  # α of the present weights, (M, out, 1, ...) or (M, 1, 1, ...)
     shifts: Tensor  # v, (N,)
     input_scales: Tensor  # β, (N,)
     per_channel: bool
 
     @torch.no_grad()
     def fit_(self) -> None:
-        """α for the present weights; `forward` trusts it."""
+        """Compute α for the present weights; call it after each change of them."""
         bases = self.bases()
         rows = self.weight.flatten(1) if self.per_channel else self.weight.reshape(1, -1)
         columns = bases.reshape(len(bases), len(rows), -1).permute(1, 2, 0).double()  # (row, weight, M)
         gram = columns.mT @ columns
-        # Bases that coincide share their scale: the pseudo-inverse gives the smallest solution.
+        # If bases coincide, the pseudo-inverse divides their scale among them.
         solution = torch.linalg.pinv(gram, hermitian=True) @ (columns.mT @ rows.double()[..., None])
         self.scales.copy_(solution.squeeze(-1).T.reshape(self.scales.shape))
 
     @torch.no_grad()
     def bases(self) -> Tensor:
-        """B_1 to B_M, stacked."""
+        """Return B_1 to B_M, stacked."""
         axes = tuple(range(1, self.weight.ndim)) if self.per_channel else tuple(range(self.weight.ndim))
         std, mean = torch.std_mean(self.weight, axes, correction=0, keepdim=True)
         return torch.stack([_SIGN(self.weight - mean + shift * std) for shift in _spread(len(self.scales))])
 
     def approximate_weight(self) -> Tensor:
-        """Σ_m α_m B_m, with the gradient of the straight-through estimator."""
+        """Return Σ_m α_m B_m, with the gradient of the straight-through estimator."""
         value = (self.scales * self.bases()).sum(0)
         return value + self.scales.sum(0) * gradient_of(self.weight)
 
     def approximate_input(self, x: Tensor) -> Tensor:
-        """Σ_n β_n A_n."""
+        """Return Σ_n β_n A_n."""
         total = torch.zeros_like(x)
         for shift, scale in zip(self.shifts, self.input_scales, strict=True):
-            # x >= 1/2 - v: the very comparison that is deployed.
+            # x >= 1/2 - v, exactly as in the deployed network.
             reached = quantize(x - (0.5 - shift), _REACHED)
             total = total + scale * (reached + (reached.detach() - 1))  # 2 H - 1, with the slope of H
         return total
 
     @torch.no_grad()
     def parts(self) -> nn.Module:
-        """M N binary layers, added."""
+        """Return the sum of M N binary layers."""
         plain: list[nn.Module] = []
         for basis, scale in zip(self.bases(), self.scales, strict=True):
             layer = copy.deepcopy(self)
@@ -102,7 +102,7 @@ class _Approx(Composed):
                 delattr(layer, name)
             become_(layer, _QUANTIZED)
             layer.bias = None
-            layer.weight = nn.Parameter(basis * torch.where(scale < 0, -1.0, 1.0))  # a scale is positive
+            layer.weight = nn.Parameter(basis * torch.where(scale < 0, -1.0, 1.0))  # a quantizer's scale is positive
             size = scale.abs().clamp_min(torch.finfo(scale.dtype).tiny)
             layer.quantizer = Quantizer(_SIGN, Dirac(), Dirac(), scale=size if self.per_channel else size.item())
             plain.append(layer)
@@ -117,13 +117,13 @@ class ApproxLinear(_Approx, nn.Linear):
     """`nn.Linear` as ABC-Net approximates it."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """The matrix product of both approximations."""
+        """Return the matrix product of both approximations."""
         return nn.functional.linear(self.approximate_input(input), self.approximate_weight(), self.bias)
 
 
 class _ApproxConv(_Approx, nn.modules.conv._ConvNd):
     def forward(self, input: Tensor) -> Tensor:
-        """The convolution of both approximations."""
+        """Return the convolution of both approximations."""
         return self._conv_forward(self.approximate_input(input), self.approximate_weight(), self.bias)  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -157,7 +157,7 @@ class _BinarySum(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias.reshape(-1, *[1] * (weight.ndim - 2)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum."""
+        """Return the sum."""
         binary = [step(x) for step in self.steps]
         first, *others = [
             layer(part) * scale for part, scale in zip(binary, self.input_scales, strict=True) for layer in self.layers
@@ -169,7 +169,13 @@ class _BinarySum(nn.Module):
 
 @dataclass(frozen=True)
 class ABCNet(Algorithm):
-    """`bases` is M and `activations` N; `scale` fits bases and α to a layer's weights at once or to each channel's."""
+    """Sums of binary layers.
+
+    Args:
+        bases: M, the binary bases of a weight.
+        activations: N, the binary activations of an input.
+        scale: fit bases and α to the weights of a layer ("tensor") or of each channel ("channel").
+    """
 
     bases: int = 3
     activations: int = 3
@@ -182,7 +188,7 @@ class ABCNet(Algorithm):
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def describe(self) -> Description:
-        """Sums of binary layers."""
+        """Return its row of a table."""
         return Description(
             "ABC-Net",
             weights=f"{self.bases} x binary",
@@ -194,9 +200,9 @@ class ABCNet(Algorithm):
 
     @torch.no_grad()
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
-        """Approximate the inner layers of a sequential model and their inputs; the weights stay, trained or new.
+        """Approximate the inner layers of a sequential model and their inputs; the weights are kept.
 
-        The thresholds 1/2 - v_n start evenly over [-1, 1], where BatchNorm puts most values, and β_n at 1/N.
+        The thresholds 1/2 - v_n start evenly spaced in [-1, 1], where most outputs of BatchNorm lie, and β_n at 1/N.
         """
         blocks = inner_blocks(model, "ABC-Net")
         report = reporter(model, blocks)
@@ -215,12 +221,12 @@ class ABCNet(Algorithm):
         return report({block.activation.path: f"binarized in {block.layer.path}" for block in blocks})
 
     def after_step_(self, model: nn.Module) -> None:
-        """The scales of the new weights."""
+        """Fit the scales to the new weights."""
         for layer in model.modules():
             if isinstance(layer, _Approx):
                 layer.fit_()
 
 
 def _spread(count: int) -> list[float]:
-    """So many numbers evenly over [-1, 1]; one is 0."""
+    """Return `count` evenly spaced numbers in [-1, 1]; a single one is 0."""
     return [0.0] if count == 1 else [2 * index / (count - 1) - 1 for index in range(count)]

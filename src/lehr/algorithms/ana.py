@@ -1,8 +1,8 @@
 """Additive Noise Annealing (the paper; Algorithm 1).
 
-Weights and activations pass through multi-step functions under noise; the forward noise is annealed away by the
-recipe's schedule, the backward noise stays (asynchronous) or follows it (synchronous). Without forward noise it is the
-straight-through estimator, which recipes name as such (`Estimated`).
+Weights and activations pass through multi-step functions under noise. The recipe's schedule anneals the forward noise
+to 0; the backward noise stays (asynchronous) or follows it (synchronous). Without forward noise it is the
+straight-through estimator, for which recipes use `Estimated`.
 
 >>> import torch, lehr
 >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -37,19 +37,19 @@ class ANA(Algorithm):
 
     Args:
         noise: the kind of the forward noise.
-        std: its standard deviation as training begins; 0 is the straight-through estimator.
-        backward_noise: the kind of the backward noise; that of the forward noise unless given.
-        backward_std: the standard deviation of the backward noise; that of the forward noise unless given.
-        mode: what becomes of the forward noise, see `lehr.Estimator`.
+        std: its standard deviation at the start of training; 0 is the straight-through estimator.
+        backward_noise: the kind of the backward noise; default: that of the forward noise.
+        backward_std: the standard deviation of the backward noise; default: that of the forward noise.
+        mode: how values are computed under the forward noise, see `lehr.Estimator`.
         weights: the multi-step function of the weights.
         activations: the multi-step function of the activations.
-        scale: fits each weight quantizer's scale to the weights, per "tensor" or "channel", or keeps it at 1 ("fixed",
-            as the paper does); None is "channel" for a network that comes trained, whose small weights would all fall
-            to 0 otherwise, and "fixed" for a new one.
-        clip: keeps the shadow weights within +-clip after each step, in units of the scale; None leaves them free.
-        first: whether the first layer is quantized too.
-        last: whether the last layer is.
-        noisy: "weights" or "activations" gives forward noise to these alone; the others are hard from the beginning.
+        scale: fit the scale of each weight quantizer to the weights, per "tensor" or "channel", or keep it at 1
+            ("fixed", as in the paper); None is "fixed" for a new network and "channel" for a trained one, whose small
+            weights would otherwise all become 0.
+        clip: clip the shadow weights to +-clip after each step, in units of the scale; None: do not.
+        first: quantize the first layer.
+        last: quantize the last layer.
+        noisy: which quantizers have forward noise; the others are hard from the start.
     """
 
     noise: NoiseName = "uniform"
@@ -73,16 +73,16 @@ class ANA(Algorithm):
 
     @property
     def estimators(self) -> tuple[Estimator, Estimator]:
-        """Of the weights and of the activations, as training begins."""
+        """The estimators of weights and activations at the start of training."""
         weights = self._estimator(self.weights, 0 if self.noisy == "activations" else self.std)
         return weights, self._estimator(self.activations, 0 if self.noisy == "weights" else self.std)
 
     def describe(self) -> Description:
-        """ANA, or the straight-through estimator without forward noise."""
+        """Return the row of ANA, or of the straight-through estimator if there is no forward noise."""
         return describe_estimators(*self.estimators, ends=(self.first, self.last))
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
-        """Quantize in place; weights that are not `trained` start around the thresholds, as in the paper."""
+        """Quantize in place; initialise weights that are not `trained` around the thresholds, as in the paper."""
         return convert_under_(model, *self.estimators, self.scale, trained=trained, ends=(self.first, self.last))
 
     def after_step_(self, model: nn.Module) -> None:

@@ -1,12 +1,12 @@
-"""BinaryConnect (Courbariaux et al., NIPS 2015): weights at -1 and +1, activations as they are.
+"""BinaryConnect (Courbariaux et al., NIPS 2015): weights at -1 and +1, float activations.
 
-The weights pass through sign in forward and backward computations; gradients are added to real-valued shadow weights,
-which are clipped to [-1, 1] after each step (Section 2.4, Algorithm 1). Deterministic (eq. 1) it is the
-straight-through estimator with U[-1, 1] on weights alone; stochastic (eq. 2, 3), w is +1 with probability
-p = clip((w + 1)/2, 0, 1), which is what sign(w + ν) is for ν ~ U[-1, 1]: the same quantizer with that noise drawn at
-each step. It is drawn to the end of training, never annealed; the network that is evaluated has the deterministic
-weights in both cases (Section 2.6, method 1; the authors evaluated the stochastic one with its real weights, which
-would not be a quantized network). BatchNorm must be re-estimated for them (`batchnorm_batches`).
+Forward and backward passes use sign(w); gradients update the real-valued shadow weights w, which are clipped to [-1, 1]
+after each step (Section 2.4, Algorithm 1). The deterministic variant (eq. 1) is the straight-through estimator with
+U[-1, 1] for weights only. In the stochastic variant (eq. 2, 3) a weight is +1 with probability
+p = clip((w + 1)/2, 0, 1), as is sign(w + ν) for ν ~ U[-1, 1]: the same quantizer with that noise, drawn at each step
+and never annealed. Both are evaluated with the deterministic weights (Section 2.6, method 1; the authors evaluated the
+stochastic one with its real weights, which is not a quantized network), so BatchNorm must be re-estimated
+(`batchnorm_batches`).
 
 >>> import torch, lehr
 >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -33,7 +33,13 @@ from lehr.layers import Quantizer
 
 @dataclass(frozen=True)
 class BinaryConnect(Algorithm):
-    """Binary weights, drawn at random while training if `stochastic`; `first` and `last` say whether all layers."""
+    """Binary weights.
+
+    Args:
+        stochastic: draw the weights at random during training.
+        first: quantize the first layer.
+        last: quantize the last layer.
+    """
 
     stochastic: bool = False
     first: bool = True
@@ -41,11 +47,11 @@ class BinaryConnect(Algorithm):
 
     @property
     def anneals(self) -> bool:
-        """Its noise stays."""
+        """False: its noise stays."""
         return False
 
     def describe(self) -> Description:
-        """Binary weights."""
+        """Return its row of a table."""
         return Description(
             "BinaryConnect",
             "stochastic" if self.stochastic else "",
@@ -57,7 +63,7 @@ class BinaryConnect(Algorithm):
         )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
-        """Quantize the weights; a trained network gets a scale for each output channel."""
+        """Quantize the weights; give a trained network a scale for each output channel."""
         conversion = quantize_(
             model,
             weights=Quantizer(BINARY_CONNECT if self.stochastic else STE),
@@ -77,7 +83,7 @@ class BinaryConnect(Algorithm):
 
     @torch.no_grad()
     def after_training_(self, model: nn.Module) -> None:
-        """Keep the deterministic weights."""
+        """Switch to the deterministic weights."""
         for _, layer in quantized_layers(model):
             assert isinstance(layer.quantizer, Quantizer)
             layer.quantizer.forward_std.zero_()

@@ -1,7 +1,7 @@
-"""What tables say of an algorithm: its name, its levels, its end layers, its estimator, and what it becomes.
+"""An algorithm as a row of a table: its name, levels, end layers, estimator, and what it becomes.
 
-Every algorithm describes itself (`Algorithm.describe`). For one that does not, `describe_by_trial` converts a small
-network and reads the quantizers it finds there.
+Every algorithm describes itself (`Algorithm.describe`). By default, `describe_by_trial` converts a small network and
+reads its quantizers.
 
 >>> from lehr.algorithms import TWN
 >>> TWN(first=False).describe().weights, TWN(first=False).describe().end_layers
@@ -21,20 +21,20 @@ from lehr.layers import AbstractQuantizer, Quantizer
 
 FLOATS = "32 bit"
 STRAIGHT_THROUGH = "straight-through: the gradient of a quantized value is that of the value itself"
-_LISTED = 5  # more levels than these are counted, not listed
+_LISTED = 5  # more levels are counted, not listed
 
 
 @dataclass(frozen=True)
 class Description:
-    """An algorithm as a row of a table. What is not known is empty.
+    """An algorithm as a row of a table; unknown entries are empty.
 
     Args:
-        name: what it is called, such as "ANA".
-        variant: the settings that set it apart from its usual form, such as "half-width 1".
+        name: its name, such as "ANA".
+        variant: settings that differ from its usual form, such as "half-width 1".
         weights: the levels of the weights, such as "-1, 0, 1"; "32 bit" for floats.
         activations: the levels of the activations.
         end_layers: which of the first and the last layer are quantized: both, first, last or neither.
-        estimator: how values and gradients of the weights are computed while it trains.
+        estimator: how values and gradients of the weights are computed in training.
         becomes: what the trained network can be exported as, such as "integers".
         noisy: whether it has forward noise, which a recipe's schedule anneals.
     """
@@ -75,10 +75,10 @@ def becomes(*, weights: bool, activations: bool) -> str:
 
 
 def describe_by_trial(name: str, convert: Callable[[nn.Module], Any]) -> Description:
-    """Describe an algorithm by what it does to a small network; of one that refuses that network, only the name.
+    """Describe an algorithm by its effect on a small network; if it refuses that network, only by its name.
 
     Args:
-        name: what the algorithm is called.
+        name: of the algorithm.
         convert: quantizes a network in place.
     """
     with torch.random.fork_rng(devices=[]):
@@ -86,7 +86,7 @@ def describe_by_trial(name: str, convert: Callable[[nn.Module], Any]) -> Descrip
         model = nn.Sequential(*inner, nn.Linear(4, 4))
         try:
             convert(model)
-        except (ValueError, TypeError, RuntimeError):  # it is for other networks
+        except (ValueError, TypeError, RuntimeError):  # the algorithm needs other networks
             return Description(name)
     quantizers = [model[at]._modules.get("quantizer") for at in (0, 3, 6)]
     first, inner, last = (one if isinstance(one, AbstractQuantizer) else None for one in quantizers)

@@ -1,6 +1,6 @@
-"""Any estimator, written as data in a recipe: the straight-through estimator, BNN, or one of your own.
+"""Any estimator, written as data in a recipe: the straight-through estimator, BNN, or your own.
 
-An estimator has up to four keys; a noise is `none`, or its kind with its std or half-width::
+An estimator has up to four keys; a noise is `none`, or a kind with its std or half-width::
 
     algorithm:
       class_path: lehr.algorithms.Estimated
@@ -8,7 +8,7 @@ An estimator has up to four keys; a noise is `none`, or its kind with its std or
         estimator: {step: ternary, forward: none, backward: {uniform: {half_width: 1}}}
         clip: 1.5
 
-Forward noise, if there is any, is annealed by the recipe's schedule.
+The recipe's schedule anneals the forward noise, if there is any.
 
 >>> import torch, lehr
 >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -48,13 +48,14 @@ Data = str | dict[str, dict[str, float]]  # a name, or a name with its numbers
 
 @dataclass(frozen=True)
 class EstimatorData:
-    """An estimator as a recipe writes it.
+    """An estimator in a recipe.
 
     Args:
-        step: ternary, sign, heaviside, or {uniform: {bits: 4}}; `signed` and `step` are those of `MultiStep.uniform`.
+        step: ternary, sign, heaviside, or {uniform: {bits: 4}}, which also takes `signed` and `step` of
+            `MultiStep.uniform`.
         forward: none, or a noise such as {normal: {std: 0.3}} or {uniform: {half_width: 0.5}}.
-        backward: likewise; the default makes touching windows about the thresholds of the ternary function.
-        mode: what becomes of the forward noise, see `lehr.Estimator`.
+        backward: the same; in the default, the windows at the thresholds of the ternary function are adjacent.
+        mode: how values are computed under the forward noise, see `lehr.Estimator`.
     """
 
     step: Data = "ternary"
@@ -67,7 +68,7 @@ class EstimatorData:
 
     @property
     def value(self) -> Estimator:
-        """The estimator itself."""
+        """The estimator."""
         return Estimator(
             _step(self.step), _noise("forward", self.forward), _noise("backward", self.backward), self.mode
         )
@@ -78,14 +79,14 @@ class Estimated(Algorithm):
     """Weights and activations under an estimator.
 
     Args:
-        estimator: the estimator of the weights, and of the activations too unless these have their own.
-        activations: the estimator of the activations.
-        scale: fits each weight quantizer's scale to the weights, per "tensor" or "channel", or keeps it at 1 ("fixed");
-            None is "channel" for a network that comes trained, whose small weights would all fall to 0 otherwise, and
-            "fixed" for a new one.
-        clip: keeps the shadow weights within +-clip after each step, in units of the scale; None leaves them free.
-        first: whether the first layer is quantized too.
-        last: whether the last layer is.
+        estimator: the estimator of the weights.
+        activations: the estimator of the activations; default: that of the weights.
+        scale: fit the scale of each weight quantizer to the weights, per "tensor" or "channel", or keep it at 1
+            ("fixed"); None is "fixed" for a new network and "channel" for a trained one, whose small weights would
+            otherwise all become 0.
+        clip: clip the shadow weights to +-clip after each step, in units of the scale; None: do not.
+        first: quantize the first layer.
+        last: quantize the last layer.
     """
 
     estimator: EstimatorData = field(default_factory=EstimatorData)
@@ -103,15 +104,15 @@ class Estimated(Algorithm):
 
     @property
     def estimators(self) -> tuple[Estimator, Estimator]:
-        """Of the weights and of the activations."""
+        """The estimators of weights and activations."""
         return self.estimator.value, (self.activations or self.estimator).value
 
     def describe(self) -> Description:
-        """The estimator by its usual name: BNN, STE, or ANA if there is forward noise."""
+        """Return its row, under the estimator's usual name: BNN, STE, or ANA if there is forward noise."""
         return describe_estimators(*self.estimators, ends=(self.first, self.last))
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
-        """Quantize in place; weights that are not `trained` start around the thresholds, as in the paper."""
+        """Quantize in place; initialise weights that are not `trained` around the thresholds, as in the paper."""
         return convert_under_(model, *self.estimators, self.scale, trained=trained, ends=(self.first, self.last))
 
     def after_step_(self, model: nn.Module) -> None:
@@ -129,7 +130,16 @@ def convert_under_(
     trained: bool,
     ends: tuple[bool, bool],
 ) -> Conversion:
-    """Quantize weights and activations under estimators; new weights start around the thresholds."""
+    """Quantize weights and activations under estimators.
+
+    Args:
+        model: the network, which is changed in place.
+        weights: the estimator of the weights.
+        activations: the estimator of the activations.
+        scale: see `Estimated`.
+        trained: keep the weights; else initialise them around the thresholds.
+        ends: whether to quantize the first and the last layer.
+    """
     conversion = quantize_(
         model,
         weights=Quantizer(weights),
@@ -145,7 +155,13 @@ def convert_under_(
 
 
 def describe_estimators(weights: Estimator, activations: Estimator, *, ends: tuple[bool, bool]) -> Description:
-    """Describe the quantization of weights and activations under estimators."""
+    """Return the row of a quantization under estimators.
+
+    Args:
+        weights: the estimator of the weights.
+        activations: the estimator of the activations.
+        ends: whether the first and the last layer are quantized.
+    """
     noisy = [side for side in (weights, activations) if side.forward.std > 0]
     name, variant = ("ANA", _noise_variant(weights, noisy)) if noisy else _straight_through(weights, activations)
     return Description(
@@ -176,8 +192,8 @@ def _straight_through(weights: Estimator, activations: Estimator) -> tuple[str, 
         return "BNN", ""
     if not isinstance(backward, Uniform):
         return "STE", type(backward).__name__.lower()
-    touching = math.isclose(float(backward.w), 0.5)  # windows about two neighbouring thresholds touch: the usual STE
-    return "STE", "" if touching else f"half-width {float(backward.w):.3g}"
+    usual = math.isclose(float(backward.w), 0.5)  # the windows at neighbouring thresholds are adjacent
+    return "STE", "" if usual else f"half-width {float(backward.w):.3g}"
 
 
 def check_clip(clip: float | None) -> None:
@@ -187,9 +203,9 @@ def check_clip(clip: float | None) -> None:
 
 
 def check_learns(estimator: Estimator) -> None:
-    """Raise ValueError for an estimator that passes no gradient."""
+    """Raise ValueError if an estimator has no gradient."""
     if not estimator.backward.std > 0:
-        raise ValueError("without backward noise nothing is learned: give a backward_std above 0")
+        raise ValueError("without backward noise there is no gradient: give a backward_std above 0")
 
 
 def _step(data: Data) -> MultiStep:
@@ -197,7 +213,7 @@ def _step(data: Data) -> MultiStep:
     if name == "uniform":
         known = {"bits", "signed", "step"}
         if not {"bits"} <= numbers.keys() <= known:
-            raise ValueError(f"a uniform step has bits, and may have signed and step, got {numbers}")
+            raise ValueError(f"a uniform step needs bits, and may have signed and step, got {numbers}")
         return MultiStep.uniform(int(numbers["bits"]), bool(numbers.get("signed", True)), numbers.get("step", 1.0))
     if name not in STEPS or numbers:
         raise ValueError(f"step must be one of {', '.join(STEPS)}, or {{uniform: {{bits: 4}}}}, got {data!r}")
@@ -214,7 +230,7 @@ def _noise(side: str, data: Data) -> Noise:
     if kind in (Uniform, Triangular) and numbers.keys() == {"half_width"}:
         return (Uniform if kind is Uniform else Triangular).half_width(numbers["half_width"])
     raise ValueError(
-        f"{side} must be none, or a noise ({', '.join(NOISES)}) with its std, or half_width if it has one, such as "
+        f"{side} must be none, or a noise ({', '.join(NOISES)}) with a std or, if bounded, a half_width, such as "
         f"{{uniform: {{half_width: 1}}}}, got {data!r}"
     )
 
@@ -223,6 +239,6 @@ def _named(data: Data) -> tuple[str, dict[str, float]]:
     if isinstance(data, str):
         return data, {}
     if len(data) != 1:
-        raise ValueError(f"a noise or a step has one name, got {data!r}")
+        raise ValueError(f"a noise or a step must have one name, got {data!r}")
     ((name, numbers),) = data.items()
     return name, numbers

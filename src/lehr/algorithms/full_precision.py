@@ -1,4 +1,4 @@
-"""The baseline: the float network as it is."""
+"""The baseline: the unchanged float network."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lehr.algorithms.description import FLOATS, Description
 
 @dataclass(frozen=True)
 class FullPrecision(Algorithm):
-    """No quantization: what the others are compared with."""
+    """No quantization: the baseline for the others."""
 
     def describe(self) -> Description:
-        """Nothing is quantized."""
+        """Return its row of a table."""
         return Description("full precision", weights=FLOATS, activations=FLOATS, end_layers="neither", becomes="floats")
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> None:
-        """Leave the model alone."""
+        """Leave the model unchanged."""

@@ -1,16 +1,15 @@
 """Group-Net (Zhuang et al., "Structured Binary Neural Networks ...", CVPR 2019; arXiv 1811.10413): binary branches.
 
-A part of a float network is replaced by K parts of the same structure with binary weights and inputs, whose outputs are
+K branches of the same structure with binary weights and inputs replace a part of a float network; their outputs are
 added with learned scales (its Section 3.2)::
 
     F(x) ~ Σ_i λ_i G_i(x)
 
-`decomposition="layer"` (3.2.1) does so for each layer by itself, what follows it being shared; `"group"` (3.2.2) for
-groups of `group` layers with all that stands between them, BatchNorm and activations included, so that branches differ
-in depth, not only in width. The binarization is (3.1): weights α sign(w) with α = mean |w| of each filter, straight
-through; activations sign(x) with the derivative 2 - 2|x| on [-1, 1], which is triangular backward noise. The first and
-the last layer stay in full precision. The gates that learn which group reads which (3.2.3) are for residual networks
-and are not here.
+`decomposition="layer"` (3.2.1) replaces each layer separately; branches share what follows the layer. `"group"` (3.2.2)
+replaces groups of `group` layers with everything between them, including BatchNorm and activations. Weights are
+α sign(w) with α = mean |w| of each filter, with straight-through gradients; activations are sign(x) with the derivative
+2 - 2|x| on [-1, 1], which is triangular backward noise (3.1). The first and the last layer stay in full precision. The
+gates that learn connections between groups (3.2.3) are for residual networks and are not implemented.
 
 >>> import torch, lehr
 >>> model = lehr.models.MLP((1, 8, 8), hidden=(64, 64))
@@ -58,7 +57,7 @@ class Branches(nn.Module):
         self.scales = nn.Parameter(like.new_full((len(branches),), 1 / len(branches)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The weighted sum."""
+        """Return the weighted sum."""
         total = self.branches[0](x) * self.scales[0]
         for index in range(1, len(self.branches)):
             total = total + self.branches[index](x) * self.scales[index]
@@ -67,7 +66,13 @@ class Branches(nn.Module):
 
 @dataclass(frozen=True)
 class GroupNet(Algorithm):
-    """`branches` is K; `decomposition` says of what, single layers or groups of `group` of them."""
+    """Sums of binary branches.
+
+    Args:
+        branches: K, the number of branches.
+        decomposition: replace each "layer", or each "group" of layers.
+        group: the layers of a group.
+    """
 
     branches: int = 5
     decomposition: Literal["layer", "group"] = "layer"
@@ -80,7 +85,7 @@ class GroupNet(Algorithm):
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def describe(self) -> Description:
-        """Sums of binary branches."""
+        """Return its row of a table."""
         return Description(
             "Group-Net",
             "" if self.decomposition == "layer" else f"groups of {self.group}",
@@ -95,9 +100,8 @@ class GroupNet(Algorithm):
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Decompose the inner layers of a sequential model into binary branches.
 
-        New branches have weights of their own. Of a `trained` network the first branch is the network's, and the
-        others are copies of it with noise of its weights' size added before the sign: their mean is closer to the
-        weights than one sign is.
+        New branches have independent weights. In a `trained` network the first branch has the network's weights, and
+        the others copies with added noise of the same size, so that the mean of the signs is closer to the weights.
         """
         blocks = inner_blocks(model, "Group-Net")
         if self.decomposition == "group":
@@ -114,11 +118,11 @@ class GroupNet(Algorithm):
         return report(notes)
 
     def after_step_(self, model: nn.Module) -> None:
-        """The scales of the new weights."""
+        """Fit the scales to the new weights."""
         fit_scales_(model)
 
     def _parts(self, blocks: list[Block]) -> list[list[Block]]:
-        """The blocks that are decomposed together; those of a group stand in one sequence."""
+        """Return the blocks to decompose together; those of a group have the same parent."""
         size = self.group if self.decomposition == "group" else 1
         parts: list[list[Block]] = []
         for block in blocks:
@@ -146,7 +150,7 @@ class GroupNet(Algorithm):
 
 
 def _vary_(layer: Layer, *, trained: bool) -> None:
-    """Make a copy differ: weights with noise, or new ones."""
+    """Change the weights of a copy: add noise to trained ones, initialise others."""
     if trained:
         layer.weight += torch.randn_like(layer.weight) * layer.weight.std(correction=0)
     else:
@@ -154,7 +158,7 @@ def _vary_(layer: Layer, *, trained: bool) -> None:
 
 
 def _segment(part: list[Block]) -> tuple[Place, ...]:
-    """A group: from its first layer to what stands before the activation behind its last."""
+    """Return the places of a group: from its first layer to the module before the activation after its last."""
     inside = [place for block in part[1:] for place in (*block.between, block.layer)]
     after: list[Place] = []
     for place in part[-1].after:
@@ -168,6 +172,6 @@ def _check_sequential(blocks: list[Block]) -> None:
     for block in blocks:
         if not isinstance(block.layer.parent, nn.Sequential):
             raise ValueError(
-                f"groups are cut out of an nn.Sequential, but {block.layer.path} stands in a "
+                f"groups must be part of an nn.Sequential, but {block.layer.path} is in a "
                 f"{type(block.layer.parent).__name__}: put its layers into one, or decompose by layer"
             )

@@ -1,18 +1,18 @@
 """GXNOR-Net (Deng et al., Neural Networks 100, 2018; arXiv 1705.09283): discrete weights without shadow weights.
 
-Weights live in the discrete space Z_N of its Section II.A, at every moment, in memory too::
+Weights are always in the discrete space Z_N of its Section II.A, in memory too::
 
     Z_N = {n / 2^(N-1) - 1 : n = 0 .. 2^N},    Δz = 1 / 2^(N-1)        N = 0 binary, 1 ternary, 2 five states, ...
 
 A step of the optimizer proposes a real increment ΔW. Discrete state transition (Section II.D) keeps it within the
-space, ϱ = min(1 - W, ΔW) if ΔW >= 0, else max(-1 - W, ΔW), takes it apart, ϱ = κ Δz + ν with κ = fix(ϱ / Δz), and moves
-the weight by κ states, and by one more in the direction of ϱ with probability τ(ν) = tanh(m |ν| / Δz). Any optimizer
-proposes increments; the authors take Adam's.
+space, ϱ = min(1 - W, ΔW) if ΔW >= 0, else max(-1 - W, ΔW), splits it, ϱ = κ Δz + ν with κ = fix(ϱ / Δz), and moves the
+weight by κ states, and by one more in the direction of ϱ with probability τ(ν) = tanh(m |ν| / Δz). Any optimizer can
+propose increments; the authors use Adam.
 
-Activations are a multi-step function with a window [-r, r] that gives 0 (Section II.B); its derivative is a rectangle
-of width 2a and height 1/(2a) or a triangle of the same area about each threshold (Section II.C): in this library's
-words no forward noise, and uniform or triangular backward noise of half-width a. With more states than three (Section
-II.E) the thresholds beyond the window are one state Δz apart here.
+Activations are a multi-step function that is 0 on a window [-r, r] (Section II.B); its derivative is a rectangle of
+width 2a and height 1/(2a), or a triangle of the same area, at each threshold (Section II.C): no forward noise, and
+uniform or triangular backward noise of half-width a. With more than three states (Section II.E) the thresholds beyond
+the window are Δz apart here.
 
 >>> import torch, lehr
 >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -45,14 +45,11 @@ from lehr.noise import Dirac, Triangular, Uniform
 from lehr.scale import fit_scale
 
 _LARGEST_SPACE = 7  # 129 states: the weights of an integer network are int8
-_COUNT, _SEED = (
-    "transitions",
-    "transition_seed",
-)  # what a parameter group of the optimizer keeps, and checkpoints with it
+_COUNT, _SEED = "transitions", "transition_seed"  # entries of a parameter group, so that checkpoints contain them
 
 
 class States(AbstractQuantizer):
-    """The identity: weights that are at their states already, so that values and gradients are the weights' own."""
+    """The identity, for weights that are already at their states."""
 
     def __init__(self, space: int) -> None:
         super().__init__()
@@ -62,21 +59,27 @@ class States(AbstractQuantizer):
         self.scale = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x."""
+        """Return x."""
         return x
 
     def extra_repr(self) -> str:
-        """The states."""
+        """Return the states."""
         return f"{self.step}"
 
 
 @dataclass(frozen=True)
 class GXNORNet(Algorithm):
-    """Weights in Z_N moved by discrete state transitions, activations in Z_N.
+    """Weights in Z_N that move by discrete state transitions, and activations in Z_N; the defaults are the paper's.
 
-    `weights` and `activations` are the N of their spaces: 2^N + 1 states, two for N = 0. `window` is r, `reach` is a,
-    half the width of the derivative about each threshold, and `derivative` its shape; `nonlinearity` is the m of the
-    transition probability. `first` and `last` say whether those layers are discrete too. The defaults are the paper's.
+    Args:
+        weights: N of the weights: 2^N + 1 states, two for N = 0.
+        activations: N of the activations.
+        window: r, the half-width of the window in which activations are 0.
+        reach: a, the half-width of the derivative at each threshold.
+        derivative: the shape of the derivative.
+        nonlinearity: m of the transition probability.
+        first: quantize the first layer.
+        last: quantize the last layer.
     """
 
     weights: int = 1
@@ -92,18 +95,18 @@ class GXNORNet(Algorithm):
         check_choices(self)
         for name in ("weights", "activations"):
             if not 0 <= getattr(self, name) <= _LARGEST_SPACE:
-                raise ValueError(f"{name} is the N of Z_N, 0 to {_LARGEST_SPACE}, got {getattr(self, name)}")
+                raise ValueError(f"{name}, the N of Z_N, must be in 0..{_LARGEST_SPACE}, got {getattr(self, name)}")
         for name in ("window", "reach", "nonlinearity"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
 
     @property
     def averages(self) -> bool:
-        """Weights are states, averages of states are not."""
+        """False: an average of states is not a state."""
         return False
 
     def describe(self) -> Description:
-        """The states of weights and activations."""
+        """Return its row of a table."""
         return Description(
             "GXNOR-Net",
             weights=levels_in_words(states(self.weights)),
@@ -117,8 +120,8 @@ class GXNORNet(Algorithm):
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
         """Make weights and activations discrete.
 
-        New weights start at states drawn at random. Of `trained` ones only the nearest state is kept, in units that
-        fit the layer best; BatchNorm takes the unit back.
+        New weights start at random states, `trained` ones at the nearest state in units that fit the layer best;
+        BatchNorm compensates for the unit.
         """
         derivative = Uniform if self.derivative == "rectangular" else Triangular
         conversion = quantize_(
@@ -141,10 +144,10 @@ class GXNORNet(Algorithm):
         return conversion
 
     def wrap(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
-        """The same optimizer, whose steps now only propose: the weights make state transitions instead.
+        """Return the same optimizer, whose steps now only propose increments for state transitions.
 
-        What a transition draws depends on the number of the step and on torch's seed at this moment alone, so that all
-        processes of a training draw the same; the optimizer's state has both, and goes on with them when loaded.
+        The random numbers of a transition depend only on the step and on torch's seed at this call, so that all
+        processes draw the same; the optimizer's state contains both, so a resumed run continues with them.
         """
         weights = [layer.weight for _, layer in quantized_layers(model)]
         optimizer.param_groups[0] |= {_COUNT: 0, _SEED: torch.initial_seed()}
@@ -178,7 +181,7 @@ class GXNORNet(Algorithm):
 
 
 def states(space: int) -> tuple[float, ...]:
-    """Z_N, in increasing order.
+    """Return Z_N in increasing order.
 
     >>> states(0), states(1), states(2)
     ((-1.0, 1.0), (-1.0, 0.0, 1.0), (-1.0, -0.5, 0.0, 0.5, 1.0))
@@ -187,7 +190,7 @@ def states(space: int) -> tuple[float, ...]:
 
 
 def activation_step(space: int, window: float) -> MultiStep:
-    """The activation into Z_N with a window [-r, r] that gives 0; Z_0 has no 0, and its window is nothing.
+    """Return the activation into Z_N, which is 0 on a window [-r, r]; Z_0 contains no 0 and ignores the window.
 
     >>> print(activation_step(1, 0.3), activation_step(2, 0.3))
     (-1, 0, 1) at (-0.3, 0.3) (-1, -0.5, 0, 0.5, 1) at (-0.8, -0.3, 0.3, 0.8)
@@ -207,7 +210,15 @@ def transition(
     nonlinearity: float,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Where discrete state transition takes `weight`, whose states are `distance` apart, for a real `increment`."""
+    """Return the weights after a discrete state transition.
+
+    Args:
+        weight: the weights, at their states.
+        increment: the real increments that the optimizer proposes.
+        distance: Δz, the distance of neighbouring states.
+        nonlinearity: m of the transition probability.
+        generator: draws the random moves.
+    """
     bounded = torch.minimum(torch.maximum(increment, -1 - weight), 1 - weight)  # ϱ
     whole = (bounded / distance).trunc()  # κ
     remainder = bounded - whole * distance  # ν

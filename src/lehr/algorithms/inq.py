@@ -1,16 +1,16 @@
-"""Incremental Network Quantization (Zhou et al., ICLR 2017): weights frozen at powers of two, group after group.
+"""Incremental Network Quantization (Zhou et al., ICLR 2017): weights are frozen at powers of two, group by group.
 
 A layer whose largest weight has size s gets the levels ±2^n1, ..., ±2^n2 and 0 (eq. 1-3)::
 
     n1 = floor(log2(4 s / 3)),    n2 = n1 + 1 - 2^(bits-2)
 
-so 2 bits are ternary, and a weight goes to the nearest of them (eq. 4). With so few levels that n1 leaves almost all
-weights at 0; `top="least-error"` takes the n1 with the least squared error instead.
+so 2 bits are ternary, and a weight goes to the nearest level (eq. 4). With 2 bits this n1 leaves almost all weights at
+0; `top="least-error"` chooses the n1 with the least squared error instead.
 
-Training begins in full precision (or from a trained network, with `delay=0`); then, again and again, a larger share of
-each layer's weights is frozen at its levels while the rest goes on to learn and makes up for it (Section 2.2): the
-largest weights first ("magnitude", the paper's pruning-inspired partition), or any ("random"). Frozen weights never
-move again. Evaluated is always the network with all weights at their levels. Activations stay as they are.
+Training begins in full precision (or from a trained network, with `delay=0`). Then a growing share of each layer's
+weights is frozen at its levels while the rest continues to learn and compensates (Section 2.2): the largest weights
+first ("magnitude", the paper's pruning-inspired partition), or random ones ("random"). Frozen weights never change.
+Evaluation always uses all weights at their levels. Activations stay floats.
 
 >>> INQ(portions=(0.5, 1.0), delay=0.5).share(4, 10), INQ(portions=(0.5, 1.0), delay=0.5).share(8, 10)
 (0.0, 1.0)
@@ -34,13 +34,13 @@ from lehr.multistep import MultiStep
 
 Partition = Literal["magnitude", "random"]
 Top = Literal["largest", "least-error"]
-_LOWER_TOPS = 8  # that are tried: the highest level between 2^n1 and 2^(n1 - 7)
+_LOWER_TOPS = 8  # candidates of "least-error": the highest level is between 2^n1 and 2^(n1 - 7)
 
 
 class PowersOfTwo(AbstractQuantizer):
-    """Weights at 0 and ±scale/2^k, scale a power of two; `frozen` holds those that stay, and NaN for the others.
+    """Weights at 0 and ±scale/2^k, where scale is a power of two.
 
-    `seed` is for a partition at random.
+    `frozen` holds the frozen weights, and NaN for the others; `seed` is for the random partition.
     """
 
     scale: Tensor  # pyright: ignore[reportIncompatibleVariableOverride] - there always is one
@@ -57,14 +57,14 @@ class PowersOfTwo(AbstractQuantizer):
         self.register_buffer("seed", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """While training the weights that are still free as they are; in eval mode all at their levels."""
+        """Return, in training, frozen and free weights; in eval mode, all weights at their levels."""
         if self.training:
             return torch.where(self.frozen.isnan(), x, self.frozen)
         return self.step(x / self.scale) * self.scale
 
     @torch.no_grad()
     def fit_(self, weight: Tensor, top: Top) -> None:
-        """Choose n1 for these weights, as long as none is frozen."""
+        """Choose n1 for these weights, unless some are frozen."""
         if self.frozen.shape != weight.shape:
             self.frozen = torch.full_like(weight, torch.nan)
         if not bool(self.frozen.isnan().all()):
@@ -79,7 +79,7 @@ class PowersOfTwo(AbstractQuantizer):
 
     @torch.no_grad()
     def freeze_(self, weight: Tensor, share: float, order: Tensor) -> None:
-        """Freeze so large a share of the weights: first those that are, then those first in `order`, highest first."""
+        """Freeze a share of the weights, counting those already frozen; those with the highest `order` come first."""
         count = round(share * weight.numel())
         first = torch.where(self.frozen.isnan(), order, torch.inf).flatten().topk(count).indices
         chosen = torch.zeros(weight.numel(), dtype=torch.bool, device=weight.device)
@@ -91,22 +91,27 @@ class PowersOfTwo(AbstractQuantizer):
 
     @torch.no_grad()
     def hold_(self, weight: Tensor) -> None:
-        """Put the frozen weights back: momentum and weight decay move weights without a gradient too."""
+        """Restore the frozen weights, which momentum and weight decay move even without a gradient."""
         weight.copy_(torch.where(self.frozen.isnan(), weight, self.frozen))
 
     def extra_repr(self) -> str:
-        """Levels, scale and how much is frozen."""
+        """Return levels, scale and the frozen share."""
         share = 1 - self.frozen.isnan().float().mean()
         return f"{len(self.levels)} levels up to {self.scale:g}, {share:.1%} frozen"
 
 
 @dataclass(frozen=True)
 class INQ(Algorithm):
-    """Weights of `bits` bits, frozen in `portions` (accumulated shares, Section 3.1), chosen by `partition`.
+    """Weights at powers of two, frozen step by step.
 
-    `top` says how n1, the highest level, is chosen: by the "largest" weight (eq. 2) or by "least-error".
-
-    The first portion is frozen after the share `delay` of training, the others in equal distances over the rest of it.
+    Args:
+        bits: of a weight.
+        partition: freeze the largest weights first ("magnitude") or random ones.
+        top: choose n1, the highest level, by the "largest" weight (eq. 2) or by "least-error".
+        portions: the accumulated shares of frozen weights (Section 3.1).
+        delay: the share of training before the first portion; the others follow at equal distances.
+        first: quantize the first layer.
+        last: quantize the last layer.
     """
 
     bits: int = 5
@@ -120,21 +125,21 @@ class INQ(Algorithm):
     def __post_init__(self) -> None:
         check_choices(self)
         if not 2 <= self.bits <= 6:
-            raise ValueError(f"bits must be between 2, which is ternary, and 6, got {self.bits}")
+            raise ValueError(f"bits must be between 2 (ternary) and 6, got {self.bits}")
         rising = all(a < b for a, b in itertools.pairwise((0.0, *self.portions)))
         if not self.portions or not rising or self.portions[-1] != 1:
-            raise ValueError(f"portions must rise from above 0 to 1, where all weights are frozen, got {self.portions}")
+            raise ValueError(f"portions must be above 0, rise and end at 1, got {self.portions}")
         if not 0 <= self.delay < 1:
-            raise ValueError(f"delay is a share of the training in [0, 1), got {self.delay}")
+            raise ValueError(f"delay, a share of training, must be in [0, 1), got {self.delay}")
 
     def share(self, epoch: int, epochs: int) -> float:
-        """How large a share of the weights is frozen in `epoch`, counted from 0."""
+        """Return the share of weights that are frozen in `epoch`, counted from 0."""
         pause = (1 - self.delay) / len(self.portions)
         begun = [share for k, share in enumerate(self.portions) if epoch >= int((self.delay + k * pause) * epochs)]
         return begun[-1] if begun else 0.0
 
     def describe(self) -> Description:
-        """Powers of two."""
+        """Return its row of a table."""
         return Description(
             "INQ",
             "" if self.partition == "magnitude" else self.partition,
@@ -146,7 +151,7 @@ class INQ(Algorithm):
         )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
-        """Prepare the weights to be frozen; those that are there are kept, trained or not."""
+        """Prepare the layers for freezing; the weights are kept."""
         conversion = quantize_(
             model,
             weights=PowersOfTwo(self.bits),
@@ -162,11 +167,11 @@ class INQ(Algorithm):
 
     @property
     def averages(self) -> bool:
-        """Frozen weights are at their levels, averages of what they were before are not."""
+        """False: averages of frozen weights and earlier ones are not at levels."""
         return False
 
     def before_epoch_(self, model: nn.Module, epoch: int, epochs: int) -> None:
-        """Freeze the weights whose time has come."""
+        """Freeze the share of the weights for this epoch."""
         share = self.share(epoch, epochs)
         for path, quantizer, weight in _quantizers(model):
             quantizer.fit_(weight, self.top)
@@ -174,12 +179,12 @@ class INQ(Algorithm):
                 quantizer.freeze_(weight, share, self._order(quantizer, weight, f"{path} {epoch}"))
 
     def after_step_(self, model: nn.Module) -> None:
-        """Hold the frozen weights."""
+        """Restore the frozen weights."""
         for _, quantizer, weight in _quantizers(model):
             quantizer.hold_(weight)
 
     def _order(self, quantizer: PowersOfTwo, weight: Tensor, name: str) -> Tensor:
-        """What is frozen first: the highest. At random by a generator of its own, the same in every process."""
+        """Return numbers whose highest are frozen first; random ones are the same in every process."""
         if self.partition == "magnitude":
             return weight.detach().abs()
         seed = random.Random(f"{int(quantizer.seed)} {name}").getrandbits(63)

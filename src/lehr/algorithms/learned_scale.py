@@ -1,9 +1,9 @@
 """A positive number that is learned beside the weights: the step of LSQ, the two levels of TTQ.
 
-Such a number is as small as the weights it stands for. Stochastic gradient descent does not mind, but Adam moves every
-parameter by about the learning rate, whatever the size of its gradient: a step of 0.005 would be gone at once. So the
-parameter is the number over what it started with, and its gradient is divided by the square of that: then stochastic
-gradient descent moves the number as it would have moved it itself, and Adam by so large a share of it.
+Such a number is as small as the weights. Adam moves every parameter by about the learning rate, whatever its gradient,
+so that a step size of 0.005 would soon vanish. So the parameter is the number divided by its initial value, and its
+gradient is divided by the square of that. Then stochastic gradient descent moves the number as if it were the
+parameter, and Adam moves it in proportion to its initial value.
 
 >>> import torch
 >>> scale = LearnedScale()
@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from lehr.layers import gradient_of
 
-_LEAST = 1e-3  # of the start: it must stay positive
+_LEAST = 1e-3  # of the initial value, so that the number stays positive
 _TINY = 1e-12  # for weights that are all 0
 
 
 class LearnedScale(nn.Module):
-    """`start` times the parameter `relative`; calling it gives the number with its gradient, `value` without."""
+    """`start` times the parameter `relative`; a call returns the number with its gradient, `value` without."""
 
     start: Tensor
 
@@ -38,20 +38,20 @@ class LearnedScale(nn.Module):
 
     @property
     def value(self) -> Tensor:
-        """The number."""
+        """The number, without a gradient."""
         return self.start * self.relative.detach()
 
     def forward(self, factor: float = 1.0) -> Tensor:
-        """The number, its gradient multiplied with `factor`."""
+        """Return the number, with its gradient times `factor`."""
         return self.value + gradient_of(self.relative) * (factor / self.start)
 
     @torch.no_grad()
     def start_(self, value: Tensor) -> None:
-        """Begin here."""
+        """Set the initial value."""
         self.start.copy_(value).clamp_(min=_TINY)
         self.relative.fill_(1.0)
 
     @torch.no_grad()
     def keep_positive_(self) -> None:
-        """Undo a step of the optimizer that went too far."""
+        """Clamp the number after a step of the optimizer."""
         self.relative.clamp_(min=_LEAST)

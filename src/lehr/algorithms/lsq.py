@@ -1,18 +1,18 @@
 """Learned Step Size Quantization (Esser et al., ICLR 2020): uniform levels whose step is a parameter.
 
 With Q_N and Q_P levels below and above 0 and the step s, a value is v̂ = s round(clip(v/s, -Q_N, Q_P)) (eq. 1, 2). The
-paper's gradients are those of the estimator lehr has anyway: rounding as a multi-step function, its gradient under
-uniform noise of half a level, and s outside it, differentiated by the product rule (eq. 3 and 5)::
+paper's gradients are those of lehr's estimator: rounding is a multi-step function, with its gradient under uniform
+noise of half a level; s outside it is differentiated by the product rule (eq. 3 and 5)::
 
     dv̂/ds = round(v/s) - v/s  between -Q_N and Q_P,  -Q_N below,  Q_P above;      dv̂/dv = 1 between,  0 outside
 
-The gradient of s is multiplied with g = 1/√(N Q_P), N being the weights of the layer or the features of an image
-(Section 2.2). A step starts at 2 E|v|/√Q_P (Section 2.1): with the weights that are there; with E|v| = 1/√(2π) for
-activations, that of max(v, 0) for the normal v that BatchNorm gives, where the paper takes the first batch.
+The gradient of s is multiplied by g = 1/√(N Q_P), where N is the number of weights of the layer, or of features of an
+image (Section 2.2). A step starts at 2 E|v|/√Q_P (Section 2.1), computed from the initial weights. For activations
+E|v| = 1/√(2π), that of max(v, 0) for normal v, as after BatchNorm; the paper uses the first batch.
 
 Weights are signed, Q_N = 2^(bits-1) and Q_P = Q_N - 1; activations unsigned, Q_N = 0 and Q_P = 2^bits - 1, so that the
-quantizer is the ReLU too. The weights of the first and last layer, and the activations the last one reads, have
-`end_bits` (Section 2.3: 8).
+quantizer replaces the ReLU. The weights of the first and last layer, and the last layer's input, have `end_bits`
+(Section 2.3: 8).
 
 >>> import torch
 >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
@@ -48,7 +48,7 @@ _NORMAL_RELU = 1 / math.sqrt(2 * math.pi)  # E max(v, 0), v normal
 
 
 class LearnedStep(AbstractQuantizer):
-    """s round(clip(x/s)) with a learned s, `scale`; of weights (`signed`) or of a batch of activations."""
+    """s round(clip(x/s)) with a learned s, `scale`; for weights (`signed`) or activations."""
 
     def __init__(self, bits: int, *, signed: bool) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class LearnedStep(AbstractQuantizer):
         self.set_bits_(bits)
 
     def set_bits_(self, bits: int) -> None:
-        """Begin with the step for activations of so many bits."""
+        """Set the number of bits, and the initial step for activations."""
         self.step = MultiStep.uniform(bits, self.signed)
         self.start_(torch.tensor(_NORMAL_RELU))
 
@@ -67,7 +67,7 @@ class LearnedStep(AbstractQuantizer):
         return self.learned.value
 
     def start_(self, size: Tensor) -> None:
-        """Begin with the step for values of this mean size."""
+        """Set the initial step for values of this mean size."""
         self.learned.start_(2 * size / math.sqrt(self.levels[-1]))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,15 +77,19 @@ class LearnedStep(AbstractQuantizer):
         return quantize(x, ste(self.step, half_width=0.5), scale=scale)
 
     def extra_repr(self) -> str:
-        """Levels and present step."""
+        """Return levels and present step."""
         return f"{len(self.levels)} levels from {self.levels[0]:g}, step={self.scale:.4g}"
 
 
 @dataclass(frozen=True)
 class LSQ(Algorithm):
-    """Weights and activations of `bits` bits; those of the first and last layer have `end_bits`.
+    """Weights and activations of a few bits with learned steps.
 
-    What the first layer reads is left as it is: images have 8 bits.
+    The input of the first layer is not changed, since images have 8 bits.
+
+    Args:
+        bits: of weights and activations.
+        end_bits: of the weights of the first and last layer, and of the last layer's input.
     """
 
     bits: int = 2
@@ -97,7 +101,7 @@ class LSQ(Algorithm):
                 raise ValueError(f"{name} must be between 2 and 8, got {getattr(self, name)}")
 
     def describe(self) -> Description:
-        """Integers of a few bits with a learned step."""
+        """Return its row of a table."""
         return Description(
             "LSQ",
             weights=f"{self.bits} bit",
@@ -108,7 +112,7 @@ class LSQ(Algorithm):
         )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
-        """Quantize weights and activations; the weights that are there are kept, trained or not."""
+        """Quantize weights and activations; the shadow weights are kept."""
         conversion = quantize_(
             model,
             weights=LearnedStep(self.bits, signed=True),
@@ -139,7 +143,7 @@ class LSQ(Algorithm):
 
 
 def _read_by_last(conversion: Conversion, layers: Collection[str]) -> set[str]:
-    """The activations between the last two layers, by path."""
+    """Return the paths of the activations between the last two layers."""
     backwards = itertools.dropwhile(lambda change: change.module not in layers, reversed(conversion.changes))
     next(backwards)
     between = itertools.takewhile(lambda change: change.module not in layers, backwards)

@@ -1,9 +1,8 @@
-"""The blocks of a sequential model: which activation stands before which layer.
+"""The blocks of a sequential model: which activation comes before which layer.
 
-Some methods binarize a layer's input inside the layer, move pools, or put branches beside a layer; they must know what
-comes after what. Of any `nn.Module` that is not known before it runs, of a sequence it is: the model's own children in
-their order, with `nn.Sequential`s in place of what they hold. That covers `MLP`, `VGG`, `AlexNet` and what users write
-as sequences.
+Some methods binarize a layer's input inside the layer, move pools, or put branches beside a layer; they must know the
+order of modules. For a general `nn.Module` it is unknown until it runs; for a sequence it is the order of its children,
+with nested `nn.Sequential`s flattened. That covers `MLP`, `VGG`, `AlexNet` and users' sequential models.
 
 >>> from torch import nn
 >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -28,7 +27,7 @@ QUANTIZED: dict[type[nn.Module], type[nn.Module]] = dict(zip(LAYERS, (Linear, Co
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where a module stands: `parent` holds it under `name`."""
+    """The place of a module: `parent` has it under `name`."""
 
     parent: nn.Module
     name: str
@@ -36,17 +35,17 @@ class Place:
 
     @property
     def module(self) -> nn.Module:
-        """What stands there now."""
+        """The module at this place now."""
         return self.parent.get_submodule(self.name)
 
     def put(self, module: nn.Module) -> None:
-        """Put `module` there, in the mode of what it replaces."""
+        """Replace the module at this place by `module`, in the same mode (training or not)."""
         setattr(self.parent, self.name, module.train(self.module.training))
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """An inner layer, the activation before it, all that stands between it and the layers before and after."""
+    """An inner layer, the activation before it, and all modules between it and the layers before and after."""
 
     layer: Place
     activation: Place
@@ -55,42 +54,51 @@ class Block:
 
 
 def inner_blocks(model: nn.Module, method: str) -> list[Block]:
-    """The layers between the first and the last, with what stands before each; ValueError if `model` has none."""
+    """Return the blocks of the layers between the first and the last.
+
+    Args:
+        model: the network.
+        method: the name of the algorithm, for error messages.
+
+    Raises:
+        ValueError: if the model is not sequential, or a layer cannot be converted.
+    """
     places = list(_places(model, "", method))
     layers = [index for index, place in enumerate(places) if isinstance(place.module, LAYERS)]
     if len(layers) < 3:
         raise ValueError(
-            f"{method} leaves the first and the last layer in full precision: it needs more, got {len(layers)} layers"
+            f"{method} leaves the first and the last layer in full precision: it needs at least 3 layers, got "
+            f"{len(layers)}"
         )
     blocks = []
     for before, index, following in zip(layers, layers[1:], layers[2:], strict=False):
         layer, between = places[index], places[before + 1 : index]
         if type(layer.module) not in LAYERS:
             raise ValueError(
-                f"{method} converts layers of torch, but {layer.path} is a {type(layer.module).__name__}: "
-                "what a subclass computes is its own"
+                f"{method} converts torch's layers, but {layer.path} is a {type(layer.module).__name__}, which may "
+                "compute something else: use the torch layer"
             )
         if sum(place.module is layer.module for place in places) > 1:
             raise ValueError(f"{method} converts a layer with the activation before it, but {layer.path} is used twice")
         activations = [place for place in between if isinstance(place.module, ACTIVATIONS)]
         if not activations:
             raise ValueError(
-                f"{method} binarizes the input of {layer.path}, but no activation module stands before it: calls such "
-                "as torch.relu(x) inside a forward cannot be seen, make them modules"
+                f"{method} binarizes the input of {layer.path}, but there is no activation module before it: replace "
+                "calls such as torch.relu(x) inside a forward by modules"
             )
         blocks.append(Block(layer, activations[-1], tuple(between), tuple(places[index + 1 : following])))
     return blocks
 
 
 def become_(layer: nn.Module, kinds: Mapping[type[nn.Module], type[nn.Module]]) -> None:
-    """Make the layer one of the kind that `kinds` has for its own: the same object, parameters and hooks."""
+    """Change the class of a layer to the one that `kinds` has for it; object, parameters and hooks stay the same."""
     layer.__class__ = kinds[type(layer)]
 
 
 def reporter(model: nn.Module, blocks: list[Block]) -> Callable[[Mapping[str, str]], Conversion]:
-    """Notes what stands where now; what it gives tells, when the blocks are converted, what became of it.
+    """Return a function that reports how the blocks were converted; call `reporter` before the conversion.
 
-    That takes what is to be said of some of the places, by path.
+    The function takes notes on some modules, by path, for the column "why".
     """
     kinds = (*LAYERS, *ACTIVATIONS)
     before = {path: type(module).__name__ for path, module in model.named_modules() if isinstance(module, kinds)}
@@ -127,6 +135,7 @@ def _places(module: nn.Module, prefix: str, method: str) -> Iterator[Place]:
             yield place
         else:
             raise ValueError(
-                f"{method} needs a sequence of layers, but {place.path} is a {type(child).__name__}, whose parts may "
-                "be joined in any way: make it an nn.Sequential, or use a method that converts any model, such as ANA"
+                f"{method} needs a sequence of layers, but the order of the parts of {place.path}, a "
+                f"{type(child).__name__}, is unknown: make it an nn.Sequential, or use a method for any model, such as "
+                "ANA"
             )

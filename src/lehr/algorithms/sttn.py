@@ -1,13 +1,13 @@
 """Soft Threshold Ternary Networks (Xu et al., IJCAI 2020; arXiv 2204.01234): a ternary weight is two binary ones.
 
-Each layer has two shadow weights w and v while it trains (its Section 3.2)::
+In training each layer has two shadow weights w and v (its Section 3.2)::
 
     t = (sign(w) + sign(v)) / 2
 
-so that a weight is 0 where its two halves disagree, and no threshold must be chosen. Once trained, t is an ordinary
-ternary weight. Signs have the gradient 1 on [-1, 1], outside of which shadow weights are clipped; activations are
-ternary, straight through. The paper's factor α of each filter, the mean size of both shadow weights, is left to the
-BatchNorm that follows; a trained network, which may have none, gets one that is fitted.
+so that a weight is 0 where the signs disagree, and no threshold must be chosen. After training, t is an ordinary
+ternary weight. Signs have the gradient 1 on [-1, 1], to which shadow weights are clipped; activations are ternary, with
+straight-through gradients. The paper's factor α of each filter, the mean size of both shadow weights, is left to the
+following BatchNorm; a trained network, which may have none, gets a fitted scale.
 
 >>> import torch
 >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -40,7 +40,7 @@ _SIGN = MultiStep.sign()
 
 
 class SumOfSigns(AbstractQuantizer):
-    """scale (sign(x) + sign(second)) / 2, where `second` is a parameter like x."""
+    """scale (sign(x) + sign(second)) / 2, where `second` is a parameter with the shape of x."""
 
     scale: Tensor | None
 
@@ -52,11 +52,11 @@ class SumOfSigns(AbstractQuantizer):
 
     @torch.no_grad()
     def start_(self, weight: Tensor, *, trained: bool) -> None:
-        """A second weight drawn as the first was, or one with which a trained weight becomes its nearest level."""
+        """Initialise the second weight like the first; or, if `trained`, so that each weight gets its nearest level."""
         if trained:
             small = weight.abs() < (0.5 if self.scale is None else 0.5 * self.scale)
             second = torch.where(small, -weight, weight)
-            second[weight == 0] = -torch.finfo(weight.dtype).eps  # the sign of 0 is positive
+            second[weight == 0] = -torch.finfo(weight.dtype).eps  # sign(0) = 1
         else:
             reach = 1 / math.sqrt(max(weight[0].numel(), 1)) if len(weight) else 0.0
             second = torch.empty_like(weight).uniform_(-reach, reach)
@@ -70,22 +70,28 @@ class SumOfSigns(AbstractQuantizer):
 
     @torch.no_grad()
     def codes(self, x: Tensor) -> Tensor:
-        """The index of each value's level: how many of its two signs are positive."""
+        """Return the index of each value's level: the number of its positive signs."""
         return _SIGN.codes(x) + _SIGN.codes(self.second)
 
     def _load_own(self, state_dict: dict[str, Any], prefix: str) -> None:
-        """Become what the state holds, with a scale or without."""
+        """Add or remove the scale, as in the state."""
         saved = state_dict.get(prefix + "scale")
         self.scale = None if saved is None else torch.empty_like(saved, device=self.second.device)
 
     def extra_repr(self) -> str:
-        """The levels."""
+        """Return the levels."""
         return f"{self.levels}, half the sum of two signs"
 
 
 @dataclass(frozen=True)
 class STTN(Algorithm):
-    """Sums of two binary weights, and ternary activations with gradients from windows of `window` about each step."""
+    """Sums of two binary weights, and ternary activations.
+
+    Args:
+        window: the half-width of the activations' gradient at each threshold.
+        first: quantize the first layer.
+        last: quantize the last layer.
+    """
 
     window: float = 0.5
     first: bool = True
@@ -93,10 +99,10 @@ class STTN(Algorithm):
 
     def __post_init__(self) -> None:
         if not 0 < self.window < math.inf:
-            raise ValueError(f"window is half the width of the activations' gradient, above 0, got {self.window}")
+            raise ValueError(f"window, a half-width, must be positive, got {self.window}")
 
     def describe(self) -> Description:
-        """Ternary weights and activations."""
+        """Return its row of a table."""
         return Description(
             "STTN",
             weights="-1, 0, 1",
@@ -107,7 +113,7 @@ class STTN(Algorithm):
         )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
-        """Quantize; weights that are there are the first of the two."""
+        """Quantize; the model's weights become the first of the two."""
         conversion = quantize_(
             model,
             weights=SumOfSigns(),

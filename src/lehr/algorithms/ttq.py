@@ -1,15 +1,15 @@
-"""Trained Ternary Quantization (Zhu et al., ICLR 2017): weights at -W^n, 0 and +W^p, two scales learned in each layer.
+"""Trained Ternary Quantization (Zhu et al., ICLR 2017): weights at -W^n, 0 and +W^p, with two learned scales a layer.
 
 The threshold of a layer is Δ = t max|w| (eq. 9), from its shadow weights w (eq. 6)::
 
     w^t = +W^p if w >= Δ,  0 if -Δ <= w < Δ,  -W^n if w < -Δ
 
-With g the gradient of w^t, the scales get the sums of it over their weights (eq. 7; the paper prints the second
-without its sign), and the shadow weights get it scaled (eq. 8)::
+With g the gradient of w^t, the gradients of the scales are sums of g over their weights (eq. 7; the paper prints the
+second without its sign), and those of the shadow weights are scaled (eq. 8)::
 
     dL/dW^p = Σ_{w >= Δ} g,   dL/dW^n = -Σ_{w < -Δ} g,   dL/dw = W^p g,  g  or  W^n g  in the three cases
 
-The scales start at the mean size of their weights. Activations stay as they are.
+The scales start at the mean size of their weights. Activations stay floats.
 
 >>> import torch
 >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -36,7 +36,7 @@ _TINY = 1e-12  # for weights that are all 0
 
 
 class TrainedTernary(AbstractQuantizer):
-    """`positive` at and above the threshold, -`negative` below minus it, 0 between."""
+    """`positive` for x >= threshold, -`negative` for x < -threshold, 0 between."""
 
     threshold: Tensor
 
@@ -50,7 +50,7 @@ class TrainedTernary(AbstractQuantizer):
 
     @torch.no_grad()
     def start_(self, weight: Tensor, share: float) -> None:
-        """Begin at these weights: each scale is the mean size of the weights it stands for."""
+        """Initialise each scale as the mean size of its weights."""
         self.follow_(weight, share)
         for scale, sign in ((self.positive, 1), (self.negative, -1)):
             above = sign * weight > self.threshold
@@ -58,14 +58,14 @@ class TrainedTernary(AbstractQuantizer):
 
     @torch.no_grad()
     def follow_(self, weight: Tensor, share: float) -> None:
-        """Put the threshold at `share` of the largest weight, and keep the scales positive."""
+        """Set the threshold to `share` of the largest weight, and keep the scales positive."""
         self.threshold.copy_(share * weight.abs().max()).clamp_(min=_TINY)
         self.positive.keep_positive_()
         self.negative.keep_positive_()
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """The learned ones."""
+        """The learned levels."""
         return (-self.negative.value.item(), 0.0, self.positive.value.item())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,17 +77,23 @@ class TrainedTernary(AbstractQuantizer):
 
     @torch.no_grad()
     def codes(self, x: Tensor) -> Tensor:
-        """The index of each value's level."""
+        """Return the index of each value's level."""
         return self.step.codes(x / (2 * self.threshold))
 
     def extra_repr(self) -> str:
-        """The levels and where they begin."""
+        """Return the levels and the threshold."""
         return f"({', '.join(f'{level:.4g}' for level in self.levels)}) at +-{self.threshold:.4g}"
 
 
 @dataclass(frozen=True)
 class TTQ(Algorithm):
-    """Ternary weights with two learned scales a layer; `threshold` is t = Δ / max|w|."""
+    """Ternary weights with two learned scales per layer.
+
+    Args:
+        threshold: t = Δ / max|w|.
+        first: quantize the first layer.
+        last: quantize the last layer.
+    """
 
     threshold: float = 0.05
     first: bool = True
@@ -95,10 +101,10 @@ class TTQ(Algorithm):
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
-            raise ValueError(f"threshold must be between 0 and 1, a share of the largest weight, got {self.threshold}")
+            raise ValueError(f"threshold, a share of the largest weight, must be between 0 and 1, got {self.threshold}")
 
     def describe(self) -> Description:
-        """Ternary weights with two learned scales."""
+        """Return its row of a table."""
         return Description(
             "TTQ",
             "",
@@ -110,7 +116,7 @@ class TTQ(Algorithm):
         )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
-        """Quantize the weights; those that are there are kept, trained or not."""
+        """Quantize the weights; the shadow weights are kept."""
         conversion = quantize_(
             model,
             weights=TrainedTernary(),
@@ -124,7 +130,7 @@ class TTQ(Algorithm):
         return conversion
 
     def after_step_(self, model: nn.Module) -> None:
-        """Move the thresholds with the weights."""
+        """Fit the thresholds to the new weights."""
         for quantizer, weight in _trained(model):
             quantizer.follow_(weight, self.threshold)
 

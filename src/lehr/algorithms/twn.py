@@ -1,12 +1,12 @@
-"""Ternary Weight Networks (Li et al. 2016, arXiv 1605.04711): weights at -α, 0 and +α, activations as they are.
+"""Ternary Weight Networks (Li et al. 2016, arXiv 1605.04711): weights at -α, 0 and +α, float activations.
 
-Of each layer's weights W the threshold is Δ = 0.7 E|W|, which nearly minimises |W - α W^t|² for weights that are
-uniform or normal, and the scale is the mean of the weights above it (Section 2.3, eq. 5 and 6)::
+The threshold of a layer with weights W is Δ = 0.7 E|W|, which nearly minimises |W - α W^t|² for uniform or normal
+weights; the scale is the mean size of the weights above it (Section 2.3, eq. 5 and 6)::
 
     w^t = +1 if w >= Δ,  0 if -Δ <= w < Δ,  -1 if w < -Δ        α = E[|w| : |w| > Δ]
 
-Both are computed anew from the weights after each step. The gradient of α w^t goes to the shadow weight w as it is
-(Section 2.4, as in BinaryConnect): the straight-through estimator, without bounds.
+Both are fitted again after each step. The gradient of α w^t passes unchanged to the shadow weight w (Section 2.4, as in
+BinaryConnect): the straight-through estimator, without bounds.
 
 >>> import torch
 >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -33,7 +33,7 @@ _TINY = 1e-12  # for weights that are all 0, which have no scale
 
 
 class ThresholdTernary(AbstractQuantizer):
-    """scale * ternary(x) with ternary's steps at +-threshold, both fitted to the weights; dy/dx = 1."""
+    """scale * ternary(x) with thresholds at +-threshold; both are fitted to the weights, and dy/dx = 1."""
 
     scale: Tensor  # pyright: ignore[reportIncompatibleVariableOverride] - there always is one
     threshold: Tensor
@@ -46,7 +46,7 @@ class ThresholdTernary(AbstractQuantizer):
 
     @torch.no_grad()
     def fit_(self, weight: Tensor, ratio: float) -> None:
-        """Threshold `ratio` E|w|, scale E[|w| : |w| > threshold]."""
+        """Set the threshold to `ratio` E|w| and the scale to E[|w| : |w| > threshold]."""
         size = weight.abs()
         self.threshold.copy_(ratio * size.mean()).clamp_(min=_TINY)
         above = size > self.threshold
@@ -58,17 +58,23 @@ class ThresholdTernary(AbstractQuantizer):
 
     @torch.no_grad()
     def codes(self, x: Tensor) -> Tensor:
-        """The index of each value's level."""
+        """Return the index of each value's level."""
         return self.step.codes(x / (2 * self.threshold))
 
     def extra_repr(self) -> str:
-        """Step function, where its steps are, and its scale."""
+        """Return levels, threshold and scale."""
         return f"{self.step.levels} at +-{self.threshold:.4g}, scale={self.scale:.4g}"
 
 
 @dataclass(frozen=True)
 class TWN(Algorithm):
-    """Ternary weights with one scale a layer; `threshold` is Δ / E|w|."""
+    """Ternary weights with one scale per layer.
+
+    Args:
+        threshold: Δ / E|w|.
+        first: quantize the first layer.
+        last: quantize the last layer.
+    """
 
     threshold: float = 0.7
     first: bool = True
@@ -77,11 +83,11 @@ class TWN(Algorithm):
     def __post_init__(self) -> None:
         if not 0 < self.threshold < math.inf:
             raise ValueError(
-                f"threshold must be positive, a multiple of the mean size of the weights, got {self.threshold}"
+                f"threshold, a multiple of the mean size of the weights, must be positive, got {self.threshold}"
             )
 
     def describe(self) -> Description:
-        """Ternary weights with a scale α."""
+        """Return its row of a table."""
         return Description(
             "TWN",
             "",
@@ -93,7 +99,7 @@ class TWN(Algorithm):
         )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
-        """Quantize the weights; those that are there are kept, trained or not."""
+        """Quantize the weights; the shadow weights are kept."""
         conversion = quantize_(
             model,
             weights=ThresholdTernary(),

@@ -1,21 +1,21 @@
 """XNOR-Net (Rastegari et al., ECCV 2016; arXiv 1603.05279): binary weights and inputs, each with a scale.
 
-A filter W of n weights is approximated by α B with B = sign(W) (eq. 4) and α = |W|_1 / n (eq. 6). The input I of a
-convolution is binarized inside it, and each position gets the scale of the input it sees (Section 3.2, eq. 11)::
+A filter W of n weights is approximated by α B with B = sign(W) (eq. 4) and α = |W|_1 / n (eq. 6). A convolution
+binarizes its input I, and each output position gets the scale of the inputs it sees (Section 3.2, eq. 11)::
 
     I * W ~ (sign(I) * sign(W)) ⊙ K α,    K = A * k,    A = mean over channels of |I|,    k = 1 / (width height)
 
-so that K is the mean of |I| under the filter; the one number mean |I| for a fully connected layer (eq. 10). A block is
-BatchNorm - binarize - convolve - pool (Section 3.2, Fig. 3): pools that stand behind an activation are moved to right
-behind the layer before it. The first and the last layer stay in full precision. The weight's gradient goes through its
-scale (Section 3.1), with sign differentiated as 1 on [-1, 1]::
+so that K is the mean of |I| under the filter; for a fully connected layer it is the number mean |I| (eq. 10). A block
+is BatchNorm - binarize - convolve - pool (Section 3.2, Fig. 3): a pool after an activation is moved directly after the
+layer before it. The first and the last layer stay in full precision. The weight's gradient includes that of its scale
+(Section 3.1), with 1 on [-1, 1] as the derivative of sign::
 
     ∂C/∂W_i = ∂C/∂W̃_i (1/n + α ∂sign/∂W_i)
 
-which keeps of the derivative of α only W_i's effect on W̃_i itself.
+which keeps of the derivative of α only the effect of W_i on W̃_i.
 
-K is a float at every position, so a network with it cannot run as integers. With `input_scale=False`, as in the code
-the authors published, there is no K, and between its ends the network does.
+K is a float at every position, so a network with it cannot run as integers. With `input_scale=False`, as in the
+authors' published code, there is no K, and the network between its ends runs as integers.
 
 >>> import torch, lehr
 >>> model = lehr.models.MLP((1, 8, 8), hidden=(64, 64))
@@ -57,9 +57,9 @@ _POOLS = (
 
 
 class ScaledSign(AbstractQuantizer):
-    """α sign(w) with α = mean |w| of each filter, kept in `scale`, which `fit_` must follow each change of the weights.
+    """α sign(w) with α = mean |w| of each filter in `scale`; call `fit_` after each change of the weights.
 
-    The gradient is Section 3.1's, or with `straight_through` that of w itself.
+    The gradient is that of Section 3.1, or with `straight_through` the identity.
     """
 
     scale: Tensor  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -73,23 +73,23 @@ class ScaledSign(AbstractQuantizer):
 
     @torch.no_grad()
     def fit_(self, weight: Tensor) -> None:
-        """Eq. 6; of a filter that is all 0 the least positive number, so that dividing by it is defined."""
+        """Set the scale by eq. 6; to a tiny positive number for a filter that is all 0, to allow division by it."""
         scale = weight.abs().flatten(1).mean(1).clamp_min(torch.finfo(weight.dtype).tiny)
         self.scale.copy_(scale.reshape(self.scale.shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        """α sign(x)."""
+        """Return α sign(x)."""
         if self.straight_through:
             return self.scale * self.step(x) + gradient_of(x)
         return self.scale * quantize(x, STE) + gradient_of(x) / x[0].numel()
 
     def extra_repr(self) -> str:
-        """The levels, and the gradient if it is not XNOR-Net's."""
+        """Return the levels, and the gradient if it is not XNOR-Net's."""
         return f"{self.step}, scale of each filter" + (", straight through" if self.straight_through else "")
 
 
 class _InputScaled(nn.Module, abc.ABC):
-    """What the layers below share: they binarize their input, and multiply by the scale of what each output sees."""
+    """The common part of the layers below: they binarize their input and multiply by its scale."""
 
     activation: Quantizer
     quantizer: AbstractQuantizer
@@ -101,17 +101,17 @@ class _InputScaled(nn.Module, abc.ABC):
     )
 
     def forward(self, input: Tensor) -> Tensor:
-        """Eq. 11."""
+        """Return the output by eq. 11."""
         sums = self._sums(self.activation(input), self.quantizer(self.weight)) * self._input_scale(input)
         return sums if self.bias is None else sums + self.bias.reshape(-1, *[1] * (self.weight.ndim - 2))
 
     @abc.abstractmethod
     def _sums(self, input: Tensor, weight: Tensor) -> Tensor:
-        """The layer without its bias."""
+        """Return the layer's output without its bias."""
 
     @abc.abstractmethod
     def _input_scale(self, input: Tensor) -> Tensor:
-        """K, to be multiplied with those sums."""
+        """Return K, the factor of those sums."""
 
 
 class InputScaledLinear(_InputScaled, Linear):
@@ -129,7 +129,7 @@ class _InputScaledConv(_InputScaled, nn.modules.conv._ConvNd):
         return self._conv_forward(input, weight, None)  # pyright: ignore[reportAttributeAccessIssue]
 
     def _input_scale(self, input: Tensor) -> Tensor:
-        # One map for each group of channels: without groups, one.
+        # One map for each group of channels.
         size = tuple(self.weight.shape[2:])
         magnitude = input.abs().unflatten(1, (self.groups, -1)).mean(2)
         box = input.new_full((self.groups, 1, *size), 1 / math.prod(size))
@@ -156,15 +156,16 @@ _INPUT_SCALED: dict[type[nn.Module], type[nn.Module]] = dict(
 
 @dataclass(frozen=True)
 class XNORNet(Algorithm):
-    """Binary weights with a scale for each filter, binary inputs with a scale map; ends in full precision.
+    """Binary weights with a scale for each filter, binary inputs with a scale map; the ends stay in full precision.
 
-    Without `input_scale` there is no K, and the network runs as integers between its ends.
+    Args:
+        input_scale: use K; without it the network runs as integers between its ends.
     """
 
     input_scale: bool = True
 
     def describe(self) -> Description:
-        """Binary inner layers."""
+        """Return its row of a table."""
         return Description(
             "XNOR-Net",
             "" if self.input_scale else "no input scale",
@@ -176,7 +177,7 @@ class XNORNet(Algorithm):
         )
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
-        """Binarize the inner layers of a sequential model and their inputs; the weights stay, trained or new."""
+        """Binarize the inner layers of a sequential model and their inputs; the shadow weights are kept."""
         blocks = inner_blocks(model, "XNOR-Net")
         report = reporter(model, blocks)
         for block in blocks:
@@ -198,12 +199,12 @@ class XNORNet(Algorithm):
         return report(notes if self.input_scale else {})
 
     def after_step_(self, model: nn.Module) -> None:
-        """The scales of the new weights."""
+        """Fit the scales to the new weights."""
         fit_scales_(model)
 
 
 def fit_scales_(model: nn.Module) -> None:
-    """Eq. 6 for every layer that has such a scale."""
+    """Fit the scale of every `ScaledSign` to its weights, by eq. 6."""
     for _, layer in quantized_layers(model):
         if isinstance(layer.quantizer, ScaledSign):
             layer.quantizer.fit_(layer.weight)
@@ -213,13 +214,13 @@ def _check_normalised(block: Block) -> None:
     before = block.between[: block.between.index(block.activation)]
     if not any(isinstance(place.module, _BatchNorm) for place in before):
         raise ValueError(
-            f"a block of XNOR-Net is BatchNorm - binarize - convolve - pool, but no BatchNorm stands before "
-            f"{block.activation.path}, whose place the binarization takes: add one"
+            f"a block of XNOR-Net is BatchNorm - binarize - convolve - pool, but there is no BatchNorm before "
+            f"{block.activation.path}, which the binarization replaces: add one"
         )
 
 
 def _pool_first_(block: Block) -> None:
-    """Move the pools behind a block's activation to right behind the layer before it, under their old names."""
+    """Move the pools after a block's activation directly after the layer before it, under their old names."""
     behind = block.between[block.between.index(block.activation) + 1 :]
     pools = [place for place in behind if isinstance(place.module, _POOLS)]
     if not pools:
@@ -228,11 +229,11 @@ def _pool_first_(block: Block) -> None:
     for place in pools:
         if place.parent is not parent or not isinstance(parent, nn.Sequential):
             raise ValueError(
-                f"a block of XNOR-Net is BatchNorm - binarize - convolve - pool, but {place.path} pools behind "
+                f"a block of XNOR-Net is BatchNorm - binarize - convolve - pool, but {place.path} pools after "
                 f"{block.activation.path} and cannot be moved: put both into one nn.Sequential, or pool first"
             )
     start = next(place.name for place in block.between if place.parent is parent)
     late = [place.name for place in pools]
     names = list(parent._modules)
     for name in (*late, *(name for name in names[names.index(start) :] if name not in late)):
-        parent.add_module(name, parent._modules.pop(name))  # now the last
+        parent.add_module(name, parent._modules.pop(name))  # moves it to the end

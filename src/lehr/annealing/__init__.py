@@ -1,7 +1,7 @@
 """Annealing: the noise of every layer as a function of time (Algorithm 1, lines 2-5).
 
-A *schedule* gives each layer a *window*, from when to when its noise decays, in epochs; a *law* falls from 1 to 0 as a
-window passes; its product with the noise a layer started with is the noise the layer has now.
+A *schedule* gives each layer a *window*, the epochs during which its noise decays. A *law* falls from 1 to 0 in a
+window; a layer's noise is its initial noise times the law.
 
 >>> import torch, lehr
 >>> from lehr.annealing import Hierarchical

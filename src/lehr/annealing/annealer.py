@@ -1,4 +1,4 @@
-"""Sets the noise of a model's quantizers as time passes, layer by layer."""
+"""Set the noise of a model's quantizers over time, layer by layer."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from lehr.table import Table, Tabular
 
 
 class Annealer(Tabular):
-    """Sets the noise of a model's quantizers as time passes, which is counted in epochs.
+    """Sets the noise of a model's quantizers over time, which is counted in epochs.
 
-    A layer is a module with weights and the activation after it; their quantizers anneal together. A network that has
-    `annealing_groups` says itself which of its modules are one layer (see `lehr.models.AnnealedInGroups`).
+    A layer is a module with weights and the activation after it; their quantizers anneal together. A network can
+    define which modules are one layer by its `annealing_groups` (see `lehr.models.AnnealedInGroups`).
 
     Args:
         model: a quantized network
         schedule: when each layer's noise decays, such as `Hierarchical(duration=10)`; or one window for all layers; or
-            a list with one for each
+            a list with one window for each layer
         law: how the forward noise (std and mean) decays within a window
-        synchronous: whether the backward noise is the forward noise itself
-        backward_law: how the backward noise decays; it stays constant unless given (the paper's asynchronous variant)
-        groups: the layers by name, instead of the model's own: each is a path, or several, and covers all quantizers at
-            or below them; together they must cover every quantizer once
-        steps_per_epoch: how many calls of `step()` are an epoch: 1, or the number of batches
-        epochs: how long training takes; given, a schedule that leaves noise at its end warns
+        synchronous: use the forward noise as the backward noise
+        backward_law: how the backward noise decays; default: it stays constant (the paper's asynchronous variant)
+        groups: the layers, if not the model's own: each is a path or several paths, and covers all quantizers at or
+            below them; together they must cover every quantizer once
+        steps_per_epoch: the number of calls of `step()` in an epoch: 1, or the number of batches
+        epochs: the length of training; if given, warn if the schedule leaves noise at the end
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Annealer(Tabular):
         epochs: float | None = None,
     ) -> None:
         if synchronous and backward_law is not None:
-            raise ValueError("a synchronous backward noise is the forward noise: it takes no backward_law")
+            raise ValueError("synchronous backward noise equals the forward noise: leave backward_law out")
         if steps_per_epoch < 1:
             raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
         for given in (law, backward_law):
             if given is not None and (not callable(given) or isinstance(given, type)):
-                raise TypeError(f"a decay law is one such as LinearDecay() or PowerDecay(2), got {given!r}")
+                raise TypeError(f"a law must be one such as LinearDecay() or PowerDecay(2), got {given!r}")
         self.groups = layers_of(model) if groups is None else _named_groups(model, groups)
         self.windows = _windows(schedule, self.groups)
         self.law = law
@@ -75,7 +75,7 @@ class Annealer(Tabular):
 
     @property
     def time(self) -> float:
-        """The epochs passed."""
+        """The number of epochs passed."""
         return self.steps / self.steps_per_epoch
 
     @property
@@ -84,19 +84,19 @@ class Annealer(Tabular):
         return max(window.end for window in self.windows)
 
     def step(self) -> None:
-        """End an epoch (or a batch, with `steps_per_epoch`) and set the noise of the next."""
+        """Advance by one epoch (or one batch, with `steps_per_epoch`) and set the noise."""
         self.steps += 1
         self._apply()
 
     def seek(self, time: float) -> None:
-        """Set the noise of `time`, in epochs, rounded down to a whole step."""
+        """Go to `time`, in epochs, rounded down to a whole step, and set the noise."""
         if not 0 <= time < math.inf:
             raise ValueError(f"time must be finite and not negative, got {time}")
         self.steps = math.floor(time * self.steps_per_epoch + 1e-9)
         self._apply()
 
     def factors(self, time: float) -> list[tuple[float, float]]:
-        """Of each layer, what forward and backward noise are multiplied with at `time`."""
+        """Return the factors of forward and backward noise at `time`, for each layer."""
         pairs = []
         for window in self.windows:
             progress = window.progress(time)
@@ -105,16 +105,16 @@ class Annealer(Tabular):
         return pairs
 
     def state_dict(self) -> dict[str, Any]:
-        """The time, and the noise each quantizer started with."""
+        """Return the time and the initial noise of each quantizer."""
         return {"steps": self.steps, "initial": self._initial}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Restore a state that `state_dict` returned."""
         if set(state) != set(self.state_dict()):
-            raise ValueError(f"an annealer's state has steps and initial, this one has {', '.join(map(str, state))}")
+            raise ValueError(f"an annealer's state needs steps and initial, got {', '.join(map(str, state))}")
         if set(state["initial"]) != set(self._initial):
-            strange = sorted(set(state["initial"]) ^ set(self._initial))
-            raise ValueError(f"this state belongs to another model: its quantizers differ in {', '.join(strange)}")
+            different = ", ".join(sorted(set(state["initial"]) ^ set(self._initial)))
+            raise ValueError(f"this state belongs to another model: only one of the two has the quantizers {different}")
         self.steps = state["steps"]
         self._initial = {
             path: {name: value.cpu() for name, value in noise.items()} for path, noise in state["initial"].items()
@@ -122,7 +122,7 @@ class Annealer(Tabular):
         self._apply()
 
     def table(self) -> Table:
-        """Return a row for each layer: its quantizers, its window, and the noise it has now."""
+        """Return a row for each layer: its quantizers, its window and its present noise."""
         rows = []
         for number, (group, window) in enumerate(zip(self._quantizers, self.windows, strict=True), 1):
             forward = "/".join(sorted({_shown(quantizer.forward_std) for quantizer in group.values()}))
@@ -139,7 +139,7 @@ class Annealer(Tabular):
         for number, (group, factors) in enumerate(zip(self._quantizers, self.factors(self.time), strict=True), 1):
             for path, quantizer in group.items():
                 for name, initial in self._initial[path].items():
-                    # In place and without a wait: a compiled graph keeps its tensor, a device its stream.
+                    # In place, since a compiled graph holds this tensor; non-blocking, so that no device is waited for.
                     value = initial * factors[name.startswith("backward")]
                     getattr(quantizer, name).copy_(value, non_blocking=True)
                     if name == "backward_std" and quantizer.backward_kind is not Dirac and not value.any():
@@ -147,8 +147,8 @@ class Annealer(Tabular):
         if blocked and not self._warned:
             self._warned = True
             warnings.warn(
-                f"at epoch {self.time:g} the backward noise of layer {blocked[-1]} is gone: "
-                f"no gradient passes it any more, to its own weights or to the layers before it",
+                f"at epoch {self.time:g} the backward noise of layer {blocked[-1]} became 0: "
+                f"its weights and the layers before it get no gradient any more",
                 AnnealingWarning,
                 stacklevel=3,
             )
@@ -163,22 +163,22 @@ class Annealer(Tabular):
             ends = ", ".join(f"{self.windows[number - 1].end:g}" for number in noisy)
             warnings.warn(
                 f"after {epochs:g} epochs layers {', '.join(map(str, noisy))} still have noise: "
-                f"their windows end at {ends}; train longer or end them sooner",
+                f"their windows end at {ends}; train longer or shorten the windows",
                 AnnealingWarning,
                 stacklevel=3,
             )
 
 
 class AnnealingWarning(UserWarning):
-    """A schedule that does what its user may not have meant."""
+    """A schedule has an effect that the user may not want."""
 
 
 def layers_of(model: nn.Module) -> list[list[str]]:
     """Return the paths of the model's quantizers, layer by layer, in the order of the model's modules.
 
-    A module with weights opens a layer, quantized or not; the activations after it join it, and what stands before
-    the first joins the first. A group that a network, or a part of the model, names in its `annealing_groups` is one
-    layer. Layers without a quantizer do not count.
+    A module with weights, quantized or not, starts a layer; activations after it belong to it, and those before the
+    first module with weights belong to the first layer. Each group in the `annealing_groups` of a network, or of a part
+    of the model, is one layer. Layers without a quantizer do not count.
     """
     groups: dict[nn.Module, str] = {}
     layers: dict[str, list[str]] = {}
@@ -190,7 +190,7 @@ def layers_of(model: nn.Module) -> list[list[str]]:
             groups |= _grouped(path, module)
         if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
             opened = groups.get(module, path)
-            if not layer and "" in layers:  # what stands before the first
+            if not layer and "" in layers:  # activations before the first layer
                 layers[opened] = layers.pop("") + layers.get(opened, [])
             layer = opened
         elif isinstance(module, QuantizedCalls):
@@ -205,14 +205,14 @@ def layers_of(model: nn.Module) -> list[list[str]]:
 
 
 def _grouped(path: str, network: AnnealedInGroups) -> dict[nn.Module, str]:
-    """Return the name of the group of each module that is in one."""
+    """Return the name of its group for each module that is in one."""
     assert isinstance(network, nn.Module)
     modules = dict(network.named_modules())
     groups: dict[nn.Module, str] = {}
     for number, group in enumerate(network.annealing_groups, 1):
         for name in group:
             if name not in modules:
-                raise ValueError(f"{type(network).__name__}.annealing_groups names {name!r}, which is no module of it")
+                raise ValueError(f"{type(network).__name__}.annealing_groups names {name!r}, which it does not contain")
             for part in modules[name].modules():
                 if groups.setdefault(part, f"{path}:{number}") != f"{path}:{number}":
                     raise ValueError(f"{type(network).__name__}.annealing_groups has {name!r} in two groups")
@@ -227,11 +227,12 @@ def _windows(schedule: Schedule | Window | Sequence[Window], groups: Sequence[Se
         windows = [schedule] * len(groups) if isinstance(schedule, Window) else schedule
     if not isinstance(windows, Sequence) or not all(isinstance(window, Window) for window in windows):
         raise TypeError(
-            f"a schedule is one such as Hierarchical(duration=10), Window(0, 10) or a list of windows, got {schedule!r}"
+            "a schedule must be one such as Hierarchical(duration=10), a window such as Window(0, 10), or a list of "
+            f"windows, got {schedule!r}"
         )
     if len(windows) != len(groups):
         raise ValueError(
-            f"the model has {len(groups)} layers to anneal and there are {len(windows)} windows; "
+            f"the model has {len(groups)} layers to anneal, but got {len(windows)} windows; "
             f"the layers are {', '.join('+'.join(group) for group in groups)}"
         )
     return list(windows)
@@ -247,7 +248,7 @@ def _named_groups(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> li
             below = [own_path[part] for part in modules[name].modules() if part in own_path] if name in modules else []
             if not below:
                 raise ValueError(
-                    f"group {number} names {name!r}, which holds no quantizer; there are {', '.join(paths)}"
+                    f"group {number} names {name!r}, which contains no quantizer; the quantizers are {', '.join(paths)}"
                 )
             for path in below:
                 if taken.setdefault(path, number) != number:
@@ -259,7 +260,7 @@ def _named_groups(model: nn.Module, groups: Sequence[str | Sequence[str]]) -> li
 
 
 def _synchronise(quantizers: dict[str, Quantizer]) -> None:
-    """Give every quantizer the backward noise that its forward noise is."""
+    """Copy the forward noise of every quantizer to its backward noise."""
     for path, quantizer in quantizers.items():
         kinds = quantizer.forward_kind, quantizer.backward_kind
         if kinds[0] is not kinds[1]:
@@ -274,7 +275,7 @@ def _synchronise(quantizers: dict[str, Quantizer]) -> None:
 def _noise_state(quantizer: Quantizer) -> dict[str, Tensor]:
     names = ("forward_std", "backward_std", "forward_mean", "backward_mean")
     buffers = {name: getattr(quantizer, name) for name in names}
-    # On the CPU, where a look at them costs no wait.
+    # On the CPU, where reading them does not wait.
     return {name: buffer.detach().cpu().clone() for name, buffer in buffers.items() if buffer is not None}
 
 

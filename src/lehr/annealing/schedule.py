@@ -1,4 +1,4 @@
-"""When the noise of each layer decays, and by which law: values, without a model.
+"""Schedules say when the noise of each layer decays, laws say how; both are values that know no model.
 
 The paper's schedules are `Hierarchical`: layer l = 1..L decays over [d(l-1), dl], or with a delay (AlexNet) over
 [d(l-1) + delay, dl + delay].
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Law(abc.ABC):
-    """A decay from 1 to `final` while progress goes from 0 to 1.
+    """A decay from 1 to `final` as progress goes from 0 to 1.
 
     Args:
-        final: the factor that is left at the end
+        final: the factor at the end
     """
 
     final: float = field(default=0.0, kw_only=True)
@@ -38,14 +38,14 @@ class Law(abc.ABC):
 
     @abc.abstractmethod
     def shape(self, progress: float) -> float:
-        """Return the law itself, 1 at 0 and 0 at 1."""
+        """Return the decay before `final` is applied: 1 at progress 0, 0 at progress 1."""
 
 
 class LinearDecay(Law):
     """1 - p."""
 
     def shape(self, progress: float) -> float:
-        """1 - p."""
+        """Return 1 - p."""
         return 1 - progress
 
 
@@ -55,7 +55,7 @@ class PowerDecay(Law):
 
     Args:
         exponent: positive; 1 is the linear decay
-        final: the factor that is left at the end
+        final: the factor at the end
     """
 
     exponent: float = 2.0
@@ -66,7 +66,7 @@ class PowerDecay(Law):
             raise ValueError(f"exponent must be positive and finite, got {self.exponent}")
 
     def shape(self, progress: float) -> float:
-        """(1 - p)^exponent."""
+        """Return (1 - p)^exponent."""
         return (1 - progress) ** self.exponent
 
 
@@ -74,21 +74,21 @@ class CosineDecay(Law):
     """(1 + cos πp)/2."""
 
     def shape(self, progress: float) -> float:
-        """(1 + cos πp)/2, exactly 0 at the end."""
+        """Return (1 + cos πp)/2, exactly 0 at the end."""
         return 0.0 if progress == 1 else (1 + math.cos(math.pi * progress)) / 2
 
 
 class Constant(Law):
-    """1 throughout: nothing is annealed."""
+    """Always 1: nothing is annealed."""
 
     def shape(self, progress: float) -> float:
-        """1."""
+        """Return 1."""
         return 1.0
 
 
 @dataclass(frozen=True)
 class Window:
-    """The epochs [start, end] over which a layer's noise decays; an empty window drops it at once."""
+    """The epochs [start, end] over which a layer's noise decays; in an empty window it drops at once."""
 
     start: float
     end: float
@@ -98,7 +98,7 @@ class Window:
             raise ValueError(f"a window needs 0 <= start <= end, both finite, got [{self.start:g}, {self.end:g}]")
 
     def progress(self, time: float) -> float:
-        """Return how much of the window has passed at `time`: 0 before it, 1 after it."""
+        """Return the share of the window that has passed at `time`: 0 before it, 1 after it."""
         if time >= self.end:
             return 1.0
         return max(0.0, (time - self.start) / (self.end - self.start)) if time > self.start else 0.0
@@ -109,11 +109,11 @@ class Window:
 
 @dataclass(frozen=True)
 class Schedule(abc.ABC):
-    """A window for each layer of a model, however many it has.
+    """A window for each layer of a model with any number of layers.
 
     Args:
-        duration: d, the epochs one layer takes
-        delay: the epochs before the first window opens
+        duration: d, the epochs in which one layer decays
+        delay: the epochs before the first window
     """
 
     duration: float
@@ -126,14 +126,14 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def windows(self, layers: int) -> list[Window]:
-        """Return the windows of so many layers, from the first layer to the last."""
+        """Return the windows of `layers` layers, from the first to the last."""
 
 
 class Hierarchical(Schedule):
     """One layer after the other, as in the paper: layer l over [d(l-1), dl], all shifted by `delay`."""
 
     def windows(self, layers: int) -> list[Window]:
-        """[d(l-1), dl]."""
+        """Return [d(l-1), dl] for each layer."""
         edges = [self.delay + self.duration * layer for layer in range(layers + 1)]
         return [Window(start, end) for start, end in itertools.pairwise(edges)]
 
@@ -142,7 +142,7 @@ class LastFirst(Schedule):
     """The windows of `Hierarchical`, from the last layer to the first."""
 
     def windows(self, layers: int) -> list[Window]:
-        """[d(L-l), d(L-l+1)]."""
+        """Return [d(L-l), d(L-l+1)] for each layer."""
         return Hierarchical(self.duration, self.delay).windows(layers)[::-1]
 
 
@@ -150,7 +150,7 @@ class SameStart(Schedule):
     """All layers begin together; layer l ends at dl."""
 
     def windows(self, layers: int) -> list[Window]:
-        """[0, dl]."""
+        """Return [0, dl] for each layer."""
         return [Window(self.delay, window.end) for window in Hierarchical(self.duration, self.delay).windows(layers)]
 
 
@@ -158,7 +158,7 @@ class SameEnd(Schedule):
     """Layer l begins at d(l-1); all layers end together at dL."""
 
     def windows(self, layers: int) -> list[Window]:
-        """[d(l-1), dL]."""
+        """Return [d(l-1), dL] for each layer."""
         windows = Hierarchical(self.duration, self.delay).windows(layers)
         return [Window(window.start, windows[-1].end) for window in windows]
 
@@ -167,5 +167,5 @@ class AllAtOnce(Schedule):
     """All layers decay together over [0, d]."""
 
     def windows(self, layers: int) -> list[Window]:
-        """[0, d]."""
+        """Return [0, d] for each layer."""
         return [Window(self.delay, self.delay + self.duration)] * layers

@@ -1,4 +1,4 @@
-"""Data sets: reading, checking, fetching, splitting and augmenting, in uint8; small ones in memory, ImageNet streamed.
+"""Read, check, fetch, split and augment data sets, in uint8; small ones in memory, ImageNet streamed.
 
 >>> import lehr.data
 >>> lehr.data.names()

@@ -1,8 +1,7 @@
-"""Random changes of a whole batch at once, on the device the batch is on.
+"""Augment a whole batch at once, on its device.
 
-`CropFlip` moves, mirrors and partly blackens images in memory; `Colour` changes the colours of streamed images, whose
-crops are chosen when they are decoded (decode.py). Both are values; their randomness comes from a generator given with
-the batch.
+`CropFlip` shifts, mirrors and partly blackens images in memory; `Colour` changes the colours of streamed images, which
+are cropped when they are decoded (decode.py). Both are values; the caller passes a random generator with the batch.
 """
 
 from collections.abc import Callable
@@ -14,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
-"""From (batch of uint8 images, generator on the same device) to the batch to train on."""
+"""A function from (batch of uint8 images, generator on the same device) to the augmented batch."""
 
 GREY = (0.299, 0.587, 0.114)  # luma of ITU-R BT.601, as Pillow's greyscale
-# Eigenvalues and eigenvectors (columns: components) of the covariance of ImageNet's pixels / 255, as usually given.
+# Eigenvalues and eigenvectors (columns: components) of the covariance of ImageNet's pixels / 255, as commonly used.
 EIGENVALUES = (0.2175, 0.0188, 0.0045)
 EIGENVECTORS = (
     (-0.5675, 0.7192, 0.4009),
@@ -28,17 +27,17 @@ EIGENVECTORS = (
 
 @dataclass(frozen=True)
 class CropFlip:
-    """Pad with black pixels or with reflections, crop at random to the size before, mirror one image in two.
+    """Pad with black pixels or by reflection, crop at random to the original size, mirror one image in two.
 
     One gather does all of it: output pixel (y, x) of an image is pixel (y + dy, x + dx) of the padded image, or
-    (y + dy, width - 1 - x + dx) where it is mirrored. Nothing waits for the device and nothing loops over images.
+    (y + dy, width - 1 - x + dx) if mirrored. It needs no synchronization with the device and no loop over images.
 
     Args:
-        padding: by how many pixels an image moves at most.
+        padding: the largest shift, in pixels.
         flip: whether to mirror.
-        reflect: whether to pad with what an image shows at its edges, mirrored there, instead of black pixels.
-        cutout: the side of a square that is blackened about a random pixel of each image and cut off at the image's
+        cutout: the side of a square, centred at a random pixel of each image, that is blackened and clipped at the
             edges (DeVries and Taylor 2017); 0: none.
+        reflect: pad by reflecting the image at its edges instead of with black pixels.
 
     >>> pixels = torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8)
     >>> moved = CropFlip(padding=4)(pixels, torch.Generator().manual_seed(0))
@@ -54,14 +53,14 @@ class CropFlip:
     def __post_init__(self) -> None:
         for name in ("padding", "cutout"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is a number of pixels, at least 0, got {getattr(self, name)}")
+                raise ValueError(f"{name} must be a number of pixels, at least 0, got {getattr(self, name)}")
 
     def __call__(
         self,
         images: Tensor,  # (batch, channel, height, width)
         generator: torch.Generator,  # on the device of the images
     ) -> Tensor:
-        """Return as many images of the same shape and type."""
+        """Return the augmented images, with the same shape and dtype."""
         batch, channels, height, width = images.shape
         device = images.device
         y, x = torch.arange(height, device=device), torch.arange(width, device=device)
@@ -73,8 +72,8 @@ class CropFlip:
         if self.reflect:
             if self.padding >= min(height, width):
                 raise ValueError(
-                    f"an image reflects fewer pixels than it has: padding must be below {min(height, width)} for "
-                    f"images of {height}x{width} pixels, got {self.padding}"
+                    f"padding by reflection must be below {min(height, width)} for images of {height}x{width} pixels, "
+                    f"got {self.padding}"
                 )
             rows, columns = _reflected(rows - self.padding, height), _reflected(columns - self.padding, width)
             padded = images
@@ -98,19 +97,18 @@ class CropFlip:
 class Colour:
     """Change the colours of each image at random.
 
-    Brightness blends an image with black, contrast with its mean grey, saturation with its own greyscale; lighting adds
-    a random multiple of the principal components of ImageNet's colours (Krizhevsky et al., 2012). All are affine in the
-    pixel, and without rounding in between their order makes no difference: contrast and saturation leave the mean grey
-    m alone, saturation leaves greys alone, brightness scales m as it scales the pixels. So with factors b, c, s and
-    grey weights g
+    Brightness blends an image with black, contrast with its mean grey, saturation with its greyscale; lighting adds
+    random multiples of the principal components of ImageNet's colours (Krizhevsky et al., 2012). All are affine in the
+    pixel, and without intermediate rounding they commute: contrast and saturation do not change the mean grey m,
+    saturation does not change greys, brightness scales m like the pixels. So with factors b, c, s and grey weights g
 
         pixel -> b (c (s pixel + (1 - s) g·pixel) + (1 - c) m) + lighting
 
-    needs one factor for the pixel, one for its grey and one offset for each image. The paper names the four without
-    numbers, except for the lighting's 0.1; 0.4 is what its time used with them.
+    needs one factor for the pixel, one for its grey and one offset per image. The paper gives no numbers except 0.1 for
+    lighting; 0.4 was usual at its time.
 
     Args:
-        brightness: how far its factor may be from 1; the factor is uniform.
+        brightness: the largest distance of its factor from 1; the factor is uniform.
         contrast: the same for contrast.
         saturation: the same for saturation.
         lighting: the standard deviation of the components' multiples.
@@ -128,18 +126,20 @@ class Colour:
     def __post_init__(self) -> None:
         for name in ("brightness", "contrast", "saturation"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is how far a factor may be from 1, in [0, 1], got {getattr(self, name)}")
+                raise ValueError(
+                    f"{name}, the largest distance of a factor from 1, must be in [0, 1], got {getattr(self, name)}"
+                )
         if not 0 <= self.lighting < float("inf"):
-            raise ValueError(f"lighting is a standard deviation, at least 0, got {self.lighting}")
+            raise ValueError(f"lighting, a standard deviation, must be at least 0, got {self.lighting}")
 
     def __call__(
         self,
         images: Tensor,  # (batch, 3, height, width), uint8
         generator: torch.Generator,  # on the device of the images
     ) -> Tensor:
-        """Return as many images, uint8, with colours changed."""
+        """Return the images with changed colours, uint8."""
         if images.ndim != 4 or images.shape[1] != 3:
-            raise ValueError(f"colours are changed in images (batch, 3, height, width), got {tuple(images.shape)}")
+            raise ValueError(f"Colour needs images of shape (batch, 3, height, width), got {tuple(images.shape)}")
         batch, device = len(images), images.device
         reach = _constant((self.brightness, self.contrast, self.saturation), device)
         factors = 1 + reach * (2 * torch.rand((batch, 3), generator=generator, device=device) - 1)
@@ -153,15 +153,15 @@ class Colour:
         offset = brightness * (1 - contrast) * grey.mean(1, keepdim=True) + lighting  # (batch, 3)
         towards_grey = grey.mul_(brightness * contrast * (1 - saturation))
         pixels.mul_((brightness * contrast * saturation)[:, :, None]).add_(towards_grey[:, :, None])
-        pixels.add_(offset[:, None, :] + 0.5).clamp_(0, 255)  # a half, since whole numbers are made by cutting off
+        pixels.add_(offset[:, None, :] + 0.5).clamp_(0, 255)  # + 0.5, since the cast to uint8 truncates
         return pixels.to(torch.uint8).unflatten(1, images.shape[2:]).permute(0, 3, 1, 2)
 
 
 def _reflected(places: Tensor, size: int) -> Tensor:
-    """Places before 0 and behind the last, mirrored about these: -1 is 1."""
+    """Reflect places before 0 and after size - 1 back into the range: -1 becomes 1."""
     return size - 1 - (size - 1 - places.abs()).abs()
 
 
 def _constant(values: tuple[Any, ...], device: torch.device) -> Tensor:
-    """Numbers on a device, without a wait for it."""
+    """Return numbers as a tensor on the device, without synchronizing with it."""
     return torch.tensor(values).to(device, non_blocking=True)

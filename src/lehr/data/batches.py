@@ -1,6 +1,6 @@
-"""Batches of a data set, each a function of (seed, epoch, step) alone; see steps.py.
+"""Batches of a data set, each determined by (seed, epoch, step); see steps.py.
 
-`Batches` are those of images in memory; `batches_of` answers for any data set, in memory or streamed (streamed.py).
+`Batches` iterates over images in memory; `batches_of` takes any data set, in memory or streamed (streamed.py).
 
 >>> import lehr.data
 >>> train, validation, test = lehr.data.load("digits")
@@ -32,14 +32,14 @@ class Batches(Steps):
 
     Args:
         dataset: the images; they are moved to `device` once.
-        batch_size: this rank's own share of a step.
+        batch_size: images of this rank in a step.
         shuffle: draw a new order each epoch.
-        augment: changes the images of a batch.
-        seed: of the order and of augmentation.
-        device: where batches are.
-        drop_last: leave out a last step that is not full.
-        rank: this process among those that train together.
-        world_size: how many these are.
+        augment: the augmentation of a batch.
+        seed: seed of the order and of augmentation.
+        device: the device of the batches.
+        drop_last: drop a last, smaller step.
+        rank: the number of this process.
+        world_size: the number of processes that train together.
     """
 
     def __init__(
@@ -98,15 +98,15 @@ def batches_of(
 
     Args:
         dataset: in memory or streamed.
-        batch_size: this rank's own share of a step.
-        training: shuffle, and leave out a last step that is not full, for BatchNorm's sake.
-        augment: of images in memory; a streamed data set has the paper's augmentation of ImageNet instead (random area
-            and aspect ratio, colours, and `augment.flip`).
-        seed: of the order and of augmentation.
-        device: where batches are.
+        batch_size: images of this rank in a step.
+        training: shuffle, and drop a last, smaller step, for BatchNorm's sake.
+        augment: the augmentation of images in memory; a streamed data set gets the paper's augmentation of ImageNet
+            instead (random area and aspect ratio, colours, and `augment.flip`).
+        seed: seed of the order and of augmentation.
+        device: the device of the batches.
         workers: reader processes of a streamed data set (None: this rank's share of the cores).
-        rank: this process among those that train together.
-        world_size: how many these are.
+        rank: the number of this process.
+        world_size: the number of processes that train together.
 
     >>> import lehr.data
     >>> train, validation, test = lehr.data.load("digits")
@@ -141,7 +141,7 @@ def batches_of(
 
 
 def examples_of(dataset: AnyDataset, count: int) -> Tensor:
-    """Return up to `count` images of a data set as evaluation sees them, uint8, spread over it.
+    """Return up to `count` images spread evenly over a data set, as evaluation sees them, uint8.
 
     >>> import lehr.data
     >>> examples_of(lehr.data.load("digits").test, 3).shape

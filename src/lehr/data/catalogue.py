@@ -23,15 +23,15 @@ STREAMED = ("imagenet", "shapes")
 
 
 class Source(Protocol):
-    """One data set as data: its name, its files, how to read and where to fetch them.
+    """A data set: its name, how to read its files and where to fetch them.
 
-    A file that is missing, damaged or not what its name says is a `DataError` that names the file, what was expected
-    and what was found.
+    `read` raises DataError if a file is missing or damaged; the message names the file, what was expected and what was
+    found.
     """
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """The name that users type."""
         ...
 
     @property
@@ -40,11 +40,11 @@ class Source(Protocol):
         ...
 
     def read(self, root: Path) -> tuple[Dataset, Dataset]:
-        """Read and check (training, test); `root` is the data folder or the data set's own."""
+        """Read and check (training, test); `root` is the data folder or the folder of this data set."""
         ...
 
     def missing(self, root: Path) -> tuple[Download, ...]:
-        """Return what must be fetched before `read` can work: what is not there, or damaged."""
+        """Return the files that are missing or damaged and must be fetched before `read`."""
         ...
 
 
@@ -52,23 +52,23 @@ SOURCES: dict[str, Source] = {source.name: source for source in (Digits(), MNIST
 
 
 def folder() -> Path:
-    """Return the data folder: LEHR_DATA where that is set, or ~/.cache/lehr/data."""
+    """Return the data folder: LEHR_DATA if set, else ~/.cache/lehr/data."""
     return Path(os.environ.get("LEHR_DATA") or "~/.cache/lehr/data").expanduser()
 
 
 def names() -> tuple[str, ...]:
-    """Return the names `load` and `fetch` know."""
+    """Return the names of the data sets that `load` and `fetch` take."""
     return tuple(SOURCES)
 
 
 def load(name: str, root: str | Path | None = None, *, seed: int = 0, validation: int | None = None) -> Splits:
-    """Read a data set into memory and hold some of its training images out.
+    """Read a data set into memory and hold out some of its training images for validation.
 
     Args:
         name: one of `names()`.
-        root: where its files are (None: `folder()`).
-        seed: decides which images are held out; the test images never depend on it.
-        validation: how many are (None: 5000 of CIFAR-10 and of the MNISTs, 180 of digits).
+        root: the folder of its files (None: `folder()`).
+        seed: selects the held-out images; the test images do not depend on it.
+        validation: how many to hold out (None: 5000 of CIFAR-10 and of the MNISTs, 180 of digits).
     """
     source = _find(name)
     training, test = source.read(_root(root))
@@ -79,27 +79,27 @@ def load(name: str, root: str | Path | None = None, *, seed: int = 0, validation
 def load_streamed(
     name: str, root: str | Path | None = None, *, size: int | None = None, seed: int = 0, validation: int | None = None
 ) -> StreamedSplits:
-    """Find the files of a data set that is read while the network trains; shapes are drawn if they are not there.
+    """Find the files of a data set that is read during training; draw the missing images of `shapes`.
 
     Args:
         name: one of `STREAMED`.
-        root: where its files are (None: `folder()`).
-        size: pixels a side images are cut to (None: 224).
-        seed: decides which training images are held out.
-        validation: how many are (None: ten times the classes).
+        root: the folder of its files (None: `folder()`).
+        size: pixels a side of the cropped images (None: 224).
+        seed: selects the held-out training images.
+        validation: how many to hold out (None: ten times the classes).
     """
     if name not in STREAMED:
-        raise ValueError(f"no streamed data set is called {name!r}; there are {', '.join(STREAMED)}")
+        raise ValueError(f"no streamed data set is called {name!r}; choose {', '.join(STREAMED)}")
     home = write_shapes(_root(root) / name) if name == "shapes" else _root(root)
     return load_images(home, size=size or 224, seed=seed, validation=validation)
 
 
 def fetch(name: str, root: str | Path | None = None, *, progress: Progress | None = None) -> None:
-    """Download what is missing or damaged of a data set's files, and check that `load` can read them.
+    """Download the missing or damaged files of a data set, and check that `load` can read them.
 
     Args:
         name: one of `names()`.
-        root: where the files go (None: `folder()`).
+        root: the folder for the files (None: `folder()`).
         progress: called as bytes arrive (None: draw bars if standard error is a terminal).
     """
     source, home = _find(name), _root(root)
@@ -110,7 +110,7 @@ def fetch(name: str, root: str | Path | None = None, *, progress: Progress | Non
     except DownloadError as error:
         by_hand = "".join(f"\n  {file.urls[0]}\n    as {home / file.path}" for file in source.missing(home))
         raise DownloadError(
-            f"{error}\nWithout network, bring here by hand and run `lehr data {name}` again:{by_hand}"
+            f"{error}\nWithout network, copy these files here and run `lehr data {name}` again:{by_hand}"
         ) from error
     except OSError as error:
         raise DownloadError(f"cannot write below {home}: {error}") from error
@@ -120,8 +120,8 @@ def fetch(name: str, root: str | Path | None = None, *, progress: Progress | Non
 def _find(name: str) -> Source:
     if name not in SOURCES:
         raise ValueError(
-            f"no data set is called {name!r}; there are {', '.join(SOURCES)}, and imagenet, which cannot be fetched: "
-            "recipes read it from their data.root, as they read folder, your own images"
+            f"no data set is called {name!r}; choose {', '.join(SOURCES)}; imagenet and folder (your own images) "
+            "cannot be fetched: recipes read them from data.root"
         )
     return SOURCES[name]
 

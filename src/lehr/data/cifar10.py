@@ -2,7 +2,7 @@
 
 Binary: five training files and a test file of 10000 records, each one byte of label and 3072 of pixels,
 channel by channel, row by row. Python, which torchvision fetches: the same six batches as pickled dictionaries, read
-without running anything in them. Where both are there the binary one is read; `fetch` fetches it.
+without executing them. If both exist, the binary one is read; `fetch` fetches it.
 """
 
 import math
@@ -41,7 +41,7 @@ class Cifar10:
     archive: Download = ARCHIVE
 
     def read(self, root: Path) -> tuple[Dataset, Dataset]:
-        """Read (training, test) from a layout's folder, which is below `root` or `root` itself."""
+        """Read (training, test) from the folder of a layout, which is in `root` or is `root`."""
         for layout, suffix, read_batch in ((BINARY, ".bin", read_binary), (PYTHON, "", read_python)):
             home = root / layout if (root / layout).is_dir() else root
             if home is root and not (root / f"{TEST}{suffix}").is_file():
@@ -57,7 +57,7 @@ class Cifar10:
         )
 
     def missing(self, root: Path) -> tuple[Download, ...]:
-        """Return the archive of the binary layout where neither layout can be read."""
+        """Return the archive of the binary layout if neither layout can be read."""
         try:
             self.read(root)
         except DataError:
@@ -74,7 +74,7 @@ def read_binary(path: Path, count: int) -> tuple[Tensor, Tensor]:
             raise DataError(f"{path}: expected {count * record} bytes ({count} records of {record}), found {found}")
         content = bytearray(path.read_bytes())
     except OSError as error:
-        raise DataError(f"{path}: expected a file that can be read, found: {error}") from error
+        raise DataError(f"{path}: expected a readable file, found: {error}") from error
     records = torch.frombuffer(content, dtype=torch.uint8).reshape(count, record)
     labels = records[:, 0].to(torch.int64)
     check_labels(labels, CLASSES, path)
@@ -96,7 +96,7 @@ def read_python(path: Path, count: int) -> tuple[Tensor, Tensor]:
         numbers = torch.tensor(labels, dtype=torch.int64)
         pixels = torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(shape)
     except OSError as error:
-        raise DataError(f"{path}: expected a file that can be read, found: {error}") from error
+        raise DataError(f"{path}: expected a readable file, found: {error}") from error
     except Exception as error:  # a damaged pickle is a random program, which can raise anything
         raise DataError(f"{path}: expected {expected}, found: {type(error).__name__}: {error}") from error
     check_labels(numbers, CLASSES, path)
@@ -104,7 +104,7 @@ def read_python(path: Path, count: int) -> tuple[Tensor, Tensor]:
 
 
 class _Recorded:
-    """What a pickle says of numpy's objects, written down instead of done: no code of numpy runs on a foreign file."""
+    """Records the arguments that a pickle gives to numpy's classes, so that numpy never runs on an untrusted file."""
 
     def __init__(self, *arguments: object) -> None:
         self.arguments = arguments
@@ -114,11 +114,11 @@ class _Recorded:
 
 
 class _Unpickler(pickle.Unpickler):
-    """A pickle is a program that may call whatever it names: this reader knows the three names of an array only."""
+    """Refuses all names in a pickle, which could call anything, except the three that an array needs."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         if f"{module_name}.{global_name}" not in ("numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"):
-            raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, which no official file needs")
+            raise pickle.UnpicklingError(f"it names {module_name}.{global_name}, which no official file does")
         return _Recorded
 
 
@@ -126,5 +126,5 @@ def _dataset(batches: list[tuple[Tensor, Tensor]], path: Path) -> Dataset:
     images = torch.cat([pixels for pixels, _ in batches]).reshape(-1, *SHAPE)
     labels = torch.cat([labels for _, labels in batches])
     check_counts(labels, CLASSES, path)
-    # Mean and std as the paper prints them; the stds of the pixels are 0.2470, 0.2435 and 0.2616.
+    # Mean and std as printed in the paper; the true stds are 0.2470, 0.2435 and 0.2616.
     return Dataset(images, labels, CLASSES, (0.4914, 0.4822, 0.4465), (0.2470, 0.2430, 0.2610))

@@ -1,7 +1,7 @@
-"""Images and their labels in memory, as every data set here answers: uint8 pixels, int64 labels.
+"""Images and their labels in memory: uint8 pixels, int64 labels.
 
-Pixels stay uint8 until the network's first module, which normalises them; `mean` and `std` are the data set's
-constants for that, per channel, of pixel / 255. A `Dataset` is map-style, so torch's DataLoader takes it too.
+Pixels stay uint8 until the network's first module, which normalises them with the data set's `mean` and `std`, per
+channel, of pixel / 255. A `Dataset` is map-style, so torch's DataLoader takes it too.
 
 >>> import torch
 >>> pixels = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
@@ -26,7 +26,7 @@ from torch import Tensor
 
 
 class DataError(Exception):
-    """A file of a data set is missing, damaged or not what its name says."""
+    """A file of a data set is missing, damaged or another file than its name says."""
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
@@ -35,11 +35,11 @@ class Dataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 
     Args:
         images: the pixels.
-        labels: the number of each image's class.
-        classes: the classes' names.
-        mean: of each channel, of pixel / 255.
-        std: of each channel, of pixel / 255.
-        skipped: files that could not be read and are not among the images, with the reason for each.
+        labels: the class number of each image.
+        classes: the names of the classes.
+        mean: mean of pixel / 255, per channel.
+        std: standard deviation of pixel / 255, per channel.
+        skipped: files that could not be read and are not among the images, and why.
     """
 
     images: Tensor  # (sample, channel, height, width), uint8
@@ -53,15 +53,15 @@ class Dataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         images, labels = self.images, self.labels
         if images.dtype != torch.uint8 or images.ndim != 4:
             raise TypeError(
-                f"images are uint8 (sample, channel, height, width), got {images.dtype} {tuple(images.shape)}"
+                f"images must be uint8 (sample, channel, height, width), got {images.dtype} {tuple(images.shape)}"
             )
         if labels.dtype != torch.int64 or labels.ndim != 1:
-            raise TypeError(f"labels are int64 (sample,), got {labels.dtype} {tuple(labels.shape)}")
+            raise TypeError(f"labels must be int64 (sample,), got {labels.dtype} {tuple(labels.shape)}")
         if len(images) != len(labels):
             raise ValueError(f"every image needs one label, got {len(images)} images and {len(labels)} labels")
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.classes):
             raise ValueError(
-                f"labels of {len(self.classes)} classes lie in 0..{len(self.classes) - 1}, "
+                f"labels of {len(self.classes)} classes must be in 0..{len(self.classes) - 1}, "
                 f"got {int(labels.min())}..{int(labels.max())}"
             )
         if not len(self.mean) == len(self.std) == images.shape[1]:
@@ -69,7 +69,7 @@ class Dataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
                 f"images of {images.shape[1]} channels need as many means and stds, got {self.mean} and {self.std}"
             )
         if min(self.std) <= 0:
-            raise ValueError(f"a std to divide by is positive, got {self.std}")
+            raise ValueError(f"every std must be positive, got {self.std}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -86,12 +86,12 @@ class Dataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         self,
         indices: Tensor,  # (some,), int64
     ) -> Dataset:
-        """Return the samples at `indices`, in that order, as a data set of their own."""
+        """Return the samples at `indices`, in that order, as a data set."""
         return replace(self, images=self.images[indices], labels=self.labels[indices])
 
 
 class Splits(NamedTuple):
-    """What is trained on, what choices are made by, and what is reported."""
+    """Images to train on, images to make choices by, and images to report."""
 
     train: Dataset
     validation: Dataset
@@ -111,15 +111,15 @@ _L = TypeVar("_L", bound=_Labelled)
 
 
 def hold_out(dataset: _L, count: int, *, seed: int) -> tuple[_L, _L]:
-    """Return (kept, held out), both in the data set's order; every class gives its share of those held out.
+    """Split a data set into (kept, held out), both in its order and with the same shares of the classes.
 
-    A class gives count * (its size) / (all), rounded by largest remainder: exactly 500 of each for the paper's 5k of
-    CIFAR-10. The paper does not say how it chose them.
+    A class contributes count * (its size) / (all), rounded by largest remainder: exactly 500 of each for the paper's 5k
+    of CIFAR-10. The paper does not say how it chose them.
 
     Args:
         dataset: a `Dataset` or `ImageFiles`.
         count: how many samples to hold out.
-        seed: decides which.
+        seed: selects them.
 
     >>> from lehr.data import load
     >>> train, validation, test = load("digits")
@@ -129,7 +129,7 @@ def hold_out(dataset: _L, count: int, *, seed: int) -> tuple[_L, _L]:
     """
     total = len(dataset)
     if not 0 <= count < max(total, 1):
-        raise ValueError(f"of {total} samples 0 to {max(total - 1, 0)} can be held out for validation, got {count}")
+        raise ValueError(f"validation must be in 0..{max(total - 1, 0)} for {total} samples, got {count}")
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.bincount(dataset.labels, minlength=len(dataset.classes)).tolist()
     shares = [size * count // max(total, 1) for size in sizes]
@@ -149,7 +149,7 @@ def check_labels(
     classes: tuple[str, ...],
     path: Path,
 ) -> None:
-    """Raise DataError for the first label of a file that names no class."""
+    """Raise DataError if a label of a file is not the number of a class."""
     wrong = torch.nonzero((labels < 0) | (labels >= len(classes))).flatten()
     if len(wrong):
         first = int(wrong[0])
@@ -165,7 +165,7 @@ def check_counts(
     path: Path,
     counts: tuple[int, ...] | None = None,
 ) -> None:
-    """Raise DataError if a file's classes are not as frequent as `counts` says (None: equally): a copy shows here."""
+    """Raise DataError if the classes are not as frequent as `counts` (None: equally), as when one file is a copy."""
     expected = counts or (len(labels) // len(classes),) * len(classes)
     for label, found in enumerate(torch.bincount(labels, minlength=len(classes)).tolist()):
         if found != expected[label]:

@@ -1,12 +1,12 @@
-"""From the bytes of an image file to square RGB pixels: one decoding, one resampling, nothing in between.
+"""Decode the bytes of an image file to square RGB pixels, with one resampling.
 
 A crop is a value that chooses a box of the image: `RandomCrop` for training on ImageNet (random position, area and
 aspect ratio, mirrored or not), `CentreCrop` for evaluation, `MiddleSquare` for images that go into memory. The box is
-resampled to its final size at once. Before that, libjpeg is told to decode at 1/2, 1/4 or 1/8 of the size where that
-leaves the box at least `draft` times as large as its result (Pillow's draft mode; with 0, never).
+resampled directly to its final size. libjpeg decodes at 1/2, 1/4 or 1/8 of the size if the box stays at least `draft`
+times as large as its result (Pillow's draft mode; 0: never).
 
-Every mode of JPEG (and whatever else Pillow reads) becomes RGB; the orientation a camera noted is applied. A file that
-cannot be decoded, or not to its end, has no pixels and a reason:
+Every colour mode becomes RGB, and the EXIF orientation is applied. For a file that cannot be decoded completely,
+`decode` returns None and the reason:
 
 >>> image, reason = decode(b"no image", CentreCrop(224), random.Random(0))
 >>> image is None, reason
@@ -29,15 +29,15 @@ from torch import Tensor
 
 from lehr.data.steps import mixed
 
-_ORIENTATION = 0x0112  # the EXIF tag; from 5 on, rows and columns are exchanged
-_ATTEMPTS = 10  # at a random box that lies inside the image
+_ORIENTATION = 0x0112  # the EXIF tag; from 5 on, rows and columns are swapped
+_ATTEMPTS = 10  # to draw a random box inside the image
 
-# Pillow reads more, and starts other programs for some (Ghostscript for EPS): these it decodes itself.
+# Formats that Pillow decodes itself; for others it starts programs (Ghostscript for EPS).
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
 
 
 class Box(NamedTuple):
-    """What is cut out of an image, in its pixels, and whether it is mirrored."""
+    """The part of an image to cut out, in pixels, and whether to mirror it."""
 
     left: float
     top: float
@@ -54,15 +54,21 @@ class Crop(ABC):
 
     @abstractmethod
     def box(self, width: int, height: int, draws: random.Random) -> Box:
-        """Return the box of an image so large."""
+        """Return the box of an image of this size."""
 
 
 @dataclass(frozen=True)
 class RandomCrop(Crop):
-    """A box whose area is a random share of the image's within `area`, its width : height within `ratio`.
+    """A random box, as torchvision's RandomResizedCrop, which the paper uses.
 
-    The logarithm of the ratio is uniform; a box that does not fit is drawn again, and after ten times the largest box
-    in the middle within the ratios is taken: torchvision's RandomResizedCrop, which the paper uses.
+    A box that does not fit is drawn again; after ten attempts the largest central box within the ratios is used.
+
+    Args:
+        size: pixels a side of the result.
+        area: range of the box's share of the image's area, which is uniform.
+        ratio: range of width / height, whose logarithm is uniform.
+        flip: mirror half of the boxes.
+        draft: see the module's docstring.
     """
 
     size: int
@@ -75,7 +81,7 @@ class RandomCrop(Crop):
         _check_size(self.size)
         for name, (low, high) in (("area", self.area), ("ratio", self.ratio)):
             if not 0 < low <= high < math.inf:
-                raise ValueError(f"{name} is a range of positive numbers, got {low:g} to {high:g}")
+                raise ValueError(f"{name} must be a range of positive numbers, got {low:g} to {high:g}")
 
     def box(self, width: int, height: int, draws: random.Random) -> Box:
         """Return a random box."""
@@ -96,10 +102,10 @@ class RandomCrop(Crop):
 
 @dataclass(frozen=True)
 class CentreCrop(Crop):
-    """The middle `size` x `size` pixels of the image with its shorter side resized to `shorter`.
+    """The central `size` x `size` pixels of the image with its shorter side resized to `shorter`.
 
-    The box is the one those pixels come from, so that one resampling gives what resizing and then cropping gives; the
-    whole image is decoded, so that results are those everyone reports.
+    The box covers those pixels in the original, so that one resampling equals resizing and then cropping. The image is
+    decoded at its full size, so that results are comparable with published ones.
     """
 
     size: int
@@ -110,16 +116,16 @@ class CentreCrop(Crop):
         _check_size(self.size)
         if self.shorter < self.size:
             raise ValueError(
-                f"{self.size} pixels cannot be cut from a side of {self.shorter}: shorter is at least size"
+                f"{self.size} pixels cannot be cut from a side of {self.shorter}: shorter must be at least size"
             )
 
     @classmethod
     def of(cls, size: int) -> "CentreCrop":
-        """Return the usual crop to `size`: from a shorter side of 256 for 224 and 227, in proportion for others."""
+        """Return the usual crop to `size`: from a shorter side of 256 for 224 and 227, else in proportion."""
         return cls(size, 256 if size in (224, 227) else round(size * 256 / 224))
 
     def box(self, width: int, height: int, draws: random.Random) -> Box:
-        """Return the box in the middle."""
+        """Return the central box."""
         shorter = min(width, height)
         resized = [side * self.shorter // shorter for side in (width, height)]
         left, top = (round((side - self.size) / 2) for side in resized)
@@ -129,10 +135,10 @@ class CentreCrop(Crop):
 
 @dataclass(frozen=True)
 class MiddleSquare(Crop):
-    """The largest square in the middle, which is what `lehr predict --resize` takes, of an image decoded in full.
+    """The largest central square, as `lehr predict --resize` cuts it from an image decoded at its full size.
 
-    With draft = 4 a photograph of 12 megapixels is decoded in a seventh of the time, and pixels differ by 0.6 of 255 on
-    average, less the larger the image is.
+    With draft = 4 a photograph of 12 megapixels is decoded in a seventh of the time, and pixels differ from a full
+    decoding by 0.6 of 255 on average, less for larger images.
     """
 
     size: int
@@ -142,23 +148,23 @@ class MiddleSquare(Crop):
         _check_size(self.size)
 
     def box(self, width: int, height: int, draws: random.Random) -> Box:
-        """Return the square in the middle."""
+        """Return the central square."""
         side = min(width, height)
         left, top = (width - side) / 2, (height - side) / 2
         return Box(left, top, left + side, top + side)
 
 
 class Sample(NamedTuple):
-    """A labelled image as it is stored."""
+    """A labelled image file."""
 
     number: int  # among all samples of its data set
     name: str
-    file: bytes | str  # its content, or why there is none
+    file: bytes | str  # its content, or why it could not be read
     label: int
 
 
 class Decoded(NamedTuple):
-    """The images of a batch that could be read with their labels, and (name, reason) of the others."""
+    """The readable images of a batch with their labels, and (name, reason) of the others."""
 
     images: Tensor  # (some, 3, size, size), uint8, channels last in memory
     labels: Tensor  # (some,), int64
@@ -166,7 +172,13 @@ class Decoded(NamedTuple):
 
 
 def decode_batch(samples: Sequence[Sample], crop: Crop, *, seed: int = 0, epoch: int = 0) -> Decoded:
-    """Decode samples; what `crop` draws for one depends on (seed, epoch, its number) alone.
+    """Decode samples; the random crop of each depends only on (seed, epoch, its number).
+
+    Args:
+        samples: the image files.
+        crop: chooses the part of each image.
+        seed: of random crops.
+        epoch: the current epoch, which changes random crops too.
 
     >>> decode_batch([Sample(0, "a.jpg", "no such file", label=1)], CentreCrop(224)).failures
     [('a.jpg', 'no such file')]
@@ -186,14 +198,23 @@ def decode_batch(samples: Sequence[Sample], crop: Crop, *, seed: int = 0, epoch:
 
 
 def decode(file: bytes, crop: Crop, draws: random.Random) -> tuple[Image.Image | None, str]:
-    """Return the crop of an image as RGB, or None and the reason."""
+    """Decode an image.
+
+    Args:
+        file: the content of the file.
+        crop: chooses the part of the image.
+        draws: the random numbers of the crop.
+
+    Returns:
+        The crop as RGB and "", or None and the reason.
+    """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's, of metadata that nobody reads
+            warnings.simplefilter("ignore")  # Pillow warns of damaged metadata
             with Image.open(io.BytesIO(file), formats=FORMATS) as image:
                 return _cut(image, crop, draws), ""
-    except Exception as error:  # a damaged file can do anything to a parser
-        reason = str(error).split(" <")[0] or type(error).__name__  # without the address of the buffer
+    except Exception as error:  # a damaged file can raise anything in a parser
+        reason = str(error).split(" <")[0] or type(error).__name__  # without the buffer's address
         return None, reason
 
 
@@ -211,7 +232,7 @@ def _cut(image: Image.Image, crop: Crop, draws: random.Random) -> Image.Image:
     if orientation > 1:
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
-        raise ValueError(f"expected 8 bits a channel, found more (Pillow's mode {image.mode})")
+        raise ValueError(f"expected 8 bits per channel, found more (Pillow's mode {image.mode})")
     if image.mode != "RGB":
         image = image.convert("RGB")
     across, down = image.width / width, image.height / height
@@ -221,18 +242,18 @@ def _cut(image: Image.Image, crop: Crop, draws: random.Random) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return the EXIF orientation, 1 (as it is) where there is none or the metadata is damaged."""
+    """Return the EXIF orientation, or 1 (upright) if it is missing or damaged."""
     if image.format == "PNG":
-        image.load()  # its EXIF may stand after the pixels
+        image.load()  # its EXIF may follow the pixels
     if "exif" not in image.info:
         return 1
     try:
         orientation = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # as above; the pixels may well be whole
+    except Exception:  # the pixels may be intact
         return 1
     return orientation if orientation in range(1, 9) else 1
 
 
 def _check_size(size: int) -> None:
     if size < 1:
-        raise ValueError(f"an image has at least 1 pixel a side, got size={size}")
+        raise ValueError(f"size must be at least 1 pixel, got {size}")

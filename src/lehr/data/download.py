@@ -1,11 +1,11 @@
-"""Downloads a file over HTTP so that a half-written one is never taken for a whole one.
+"""Download files over HTTP so that an incomplete file is never mistaken for a complete one.
 
-Bytes go to NAME.part; a cut connection is resumed where it ended (Range), unless the server's copy changed meanwhile
-(If-Range); the whole is compared with the published checksum, and only then renamed to NAME. Of an archive exactly the
-named members are unpacked, each the same way. A file that is there with the right checksum is not fetched again, so a
-user without network can put it there.
+Bytes go to NAME.part; an interrupted transfer resumes where it ended (Range), unless the server's file has changed
+(If-Range); NAME.part is renamed to NAME only if it has the published checksum. From an archive only the named members
+are unpacked, in the same way. A file that already has the right checksum is not fetched, so a user without network can
+copy it there.
 
-`pooch` checks and unpacks too, but begins a cut download anew and asks one server only.
+`pooch` checks and unpacks too, but restarts an interrupted download and uses one server only.
 """
 
 import gzip
@@ -31,12 +31,12 @@ from filelock import FileLock
 from lehr.data.dataset import DataError
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with (file name, bytes here, bytes in all or None where the server does not say)."""
+"""Called with (file name, bytes received, bytes in total or None if the server does not say)."""
 
 CHUNK = 1 << 18
 LONGEST_PAUSE = 30.0  # seconds
 DIGITS = {"md5": 32, "sha256": 64}
-TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})  # the HTTP answers that may differ next time
+TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP status codes of temporary failures
 
 
 class DownloadError(DataError):
@@ -45,13 +45,13 @@ class DownloadError(DataError):
 
 @dataclass(frozen=True)
 class Download:
-    """One file of the web.
+    """A file to download.
 
     Args:
-        path: where it goes below the data folder.
+        path: its path below the data folder.
         urls: its mirrors, in the order they are tried.
         checksum: "md5:..." or "sha256:...", as published.
-        members: of a tar archive, what to unpack, to these paths below the data folder.
+        members: of a tar archive, the members to unpack, to these paths below the data folder.
     """
 
     path: str
@@ -62,7 +62,7 @@ class Download:
     def __post_init__(self) -> None:
         algorithm, _, digest = self.checksum.partition(":")
         if len(digest) != DIGITS.get(algorithm) or set(digest) - set("0123456789abcdef"):
-            raise ValueError(f"a checksum is md5: or sha256: and its hexadecimal digits, got {self.checksum!r}")
+            raise ValueError(f"a checksum must be md5: or sha256: and hexadecimal digits, got {self.checksum!r}")
 
 
 def obtain(
@@ -74,32 +74,32 @@ def obtain(
     pause: float = 1.0,
     timeout: float = 30.0,
 ) -> None:
-    """Download a file unless it is there, whole and checked; of an archive, unpack its members.
+    """Download a file unless it exists with the right checksum; unpack the members of an archive.
 
-    An archive downloaded for that is removed; one that was there before stays.
+    An archive is removed after unpacking if it was downloaded here.
 
     Args:
         wanted: the file.
         root: the data folder.
         progress: called as bytes arrive.
-        attempts: failures in a row without a new byte, before giving up.
-        pause: seconds after the first failure, doubled by each that follows.
-        timeout: seconds without a byte, which is a failure.
+        attempts: give up after this many failures in a row without a new byte.
+        pause: seconds to wait after the first failure; doubled after each further one.
+        timeout: seconds without a byte that count as a failure.
     """
     target = root / wanted.path
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(root / ".lock"):  # two processes downloading the same file would write into one .part
-        here = target.is_file() and checksum(target, like=wanted.checksum) == wanted.checksum
-        if not here:
+        existed = target.is_file() and checksum(target, like=wanted.checksum) == wanted.checksum
+        if not existed:
             _fetch(wanted, target, progress=progress, attempts=attempts, pause=pause, timeout=timeout)
         if wanted.members:
             unpack(target, wanted.members, root)
-            if not here:
+            if not existed:
                 target.unlink()
 
 
 def checksum(path: Path, *, like: str) -> str:
-    """Return the checksum of a file, by the algorithm of the checksum `like`."""
+    """Return the checksum of a file by the algorithm of the checksum `like`."""
     algorithm = like.partition(":")[0]
     digest = hashlib.new(algorithm, usedforsecurity=False)
     with path.open("rb") as file:
@@ -109,7 +109,7 @@ def checksum(path: Path, *, like: str) -> str:
 
 
 def unpack(archive: Path, members: tuple[str, ...], root: Path) -> None:
-    """Take exactly `members` out of a tar archive, to those paths below `root`, and nothing else."""
+    """Unpack only `members` of a tar archive, to those paths below `root`."""
     missing = set(members)
     try:
         with tarfile.open(archive) as tar:
@@ -125,14 +125,14 @@ def unpack(archive: Path, members: tuple[str, ...], root: Path) -> None:
                 _publish(target)
                 missing.remove(entry.name)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{archive}: expected a whole tar archive, found a damaged one: {error}") from error
+        raise DataError(f"{archive}: expected a tar archive, found a damaged file: {error}") from error
     if missing:
         raise DataError(f"{archive}: expected {', '.join(sorted(missing))} in it, found no such member")
 
 
 @contextmanager
 def progress_bars() -> Iterator[Progress | None]:
-    """Yield a function that draws one bar per file while the context lasts; None if nobody sees standard error."""
+    """Yield a function that draws one bar per file; None if standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -153,16 +153,16 @@ def progress_bars() -> Iterator[Progress | None]:
 
 
 class _Refused(Exception):
-    """Asking this server again will not help."""
+    """A permanent failure of this server."""
 
 
 class _Interrupted(Exception):
-    """Asking again may help."""
+    """A temporary failure: another attempt may succeed."""
 
 
 @contextmanager
 def _network() -> Iterator[None]:
-    """Raise what goes wrong on the network as `_Refused` or `_Interrupted`."""
+    """Translate network errors to `_Refused` or `_Interrupted`."""
     try:
         yield
     except urllib.error.HTTPError as error:
@@ -170,8 +170,8 @@ def _network() -> Iterator[None]:
         kind = _Interrupted if error.code in TRY_AGAIN else _Refused
         raise kind(f"HTTP {error.code} {error.reason}") from error
     except urllib.error.URLError as error:
-        no_way = isinstance(error.reason, socket.gaierror | ssl.SSLCertVerificationError)
-        raise (_Refused if no_way else _Interrupted)(str(error.reason)) from error
+        permanent = isinstance(error.reason, socket.gaierror | ssl.SSLCertVerificationError)
+        raise (_Refused if permanent else _Interrupted)(str(error.reason)) from error
     except (OSError, http.client.HTTPException) as error:
         raise _Interrupted(str(error) or type(error).__name__) from error
 
@@ -179,7 +179,7 @@ def _network() -> Iterator[None]:
 def _fetch(
     wanted: Download, target: Path, *, progress: Progress | None, attempts: int, pause: float, timeout: float
 ) -> None:
-    """Ask one mirror after the other until the file is whole."""
+    """Try the mirrors in turn until the file is complete."""
     part, urls, reasons = _part(target), list(wanted.urls), dict[str, str]()
     failures = furthest = 0
     while urls and failures < attempts:
@@ -200,19 +200,19 @@ def _fetch(
         except _Interrupted as error:
             reasons[url] = str(error)
         size = part.stat().st_size if part.exists() else 0
-        failures = 0 if size > furthest else failures + 1  # a slow way forward is not a failure
+        failures = 0 if size > furthest else failures + 1  # slow progress is not a failure
         furthest = max(size, furthest)
         if failures < attempts:
             time.sleep(min(pause * 2 ** max(failures - 1, 0), LONGEST_PAUSE))
     if target.is_file():
         found = checksum(target, like=wanted.checksum)
         reasons[str(target)] = f"expected the checksum {wanted.checksum}, found {found}"
-    told = "; ".join(f"{place}: {reason}" for place, reason in reasons.items())
-    raise DownloadError(f"cannot fetch {target.name} ({told})")
+    causes = "; ".join(f"{place}: {reason}" for place, reason in reasons.items())
+    raise DownloadError(f"cannot fetch {target.name} ({causes})")
 
 
 def _transfer(url: str, part: Path, name: str, progress: Progress | None, timeout: float) -> None:
-    """Lengthen `part` by what the server sends, or start it anew; return when all of it came."""
+    """Append the rest of the file to `part`, or start over; return when the server has sent all of it."""
     here = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "lehr"})
     if here:
@@ -225,7 +225,7 @@ def _transfer(url: str, part: Path, name: str, progress: Progress | None, timeou
         except urllib.error.HTTPError as error:
             if error.code != 416:
                 raise
-            error.close()  # nothing after what is here: whole, or too long; the checksum will show
+            error.close()  # no bytes after ours: complete or too long, which the checksum will show
             return
     with response:
         if response.status == 206:
@@ -238,9 +238,8 @@ def _transfer(url: str, part: Path, name: str, progress: Progress | None, timeou
         length = response.headers.get("Content-Length")
         total = here + int(length) if length and length.isdecimal() else None
         etag = response.headers.get("ETag", "")
-        version = (
-            etag if etag.startswith('"') else response.headers.get("Last-Modified", "")
-        )  # a weak ETag is no version
+        # A weak ETag does not identify the bytes.
+        version = etag if etag.startswith('"') else response.headers.get("Last-Modified", "")
         _tag(part).write_text(f"{url}\n{version}\n")
         with part.open("ab" if here else "wb") as file:
             while True:
@@ -257,7 +256,7 @@ def _transfer(url: str, part: Path, name: str, progress: Progress | None, timeou
 
 
 def _version(part: Path, url: str) -> str:
-    """Return which version of the server's file `part` is the beginning of, if it came from this server."""
+    """Return the version of the server's file that `part` is the beginning of; "" if it came from another server."""
     lines = _tag(part).read_text().split("\n") if _tag(part).is_file() else []
     return lines[1] if len(lines) > 1 and lines[0] == url else ""
 
@@ -271,7 +270,7 @@ def _tag(part: Path) -> Path:
 
 
 def _publish(target: Path) -> None:
-    """Give the finished file its name, once it is on the disk."""
+    """Sync the finished file to disk and rename it."""
     with _part(target).open("rb+") as file:
         os.fsync(file.fileno())
     os.replace(_part(target), target)

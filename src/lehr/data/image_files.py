@@ -1,4 +1,4 @@
-"""Labelled image files on disk, decoded when they are needed: what `Dataset` is in memory.
+"""Labelled image files on disk, decoded when needed; `Dataset` is the same in memory.
 
 >>> names, labels = Names(["a/1.jpg", "b/2.jpg"]), torch.tensor([0, 1])
 >>> files = ImageFiles(Path("root"), names, torch.arange(2), labels, classes=("a", "b"), size=224)
@@ -28,10 +28,10 @@ STD = (0.229, 0.224, 0.225)
 
 
 class Names:
-    """An immutable sequence of strings, a million of them in two arrays.
+    """An immutable sequence of strings, stored in two arrays.
 
-    A list of strings is a million objects whose reference counts every reader process touches, and so copies, page by
-    page; two arrays stay shared.
+    Reader processes change the reference counts of a list's million strings and so copy their memory pages; arrays stay
+    shared.
 
     >>> names = Names(["n01440764/a.JPEG", "n01443537/b.JPEG"])
     >>> names[1], len(names)
@@ -59,12 +59,12 @@ class ImageFiles:
     Args:
         root: the folder.
         names: all files, relative to the folder.
-        samples: which of them belong to this data set.
-        labels: the number of each sample's class.
-        classes: the classes' names.
+        samples: the numbers of the files that belong to this data set.
+        labels: the class number of each sample.
+        classes: the names of the classes.
         size: pixels a side when decoded.
-        mean: of each channel, of pixel / 255.
-        std: of each channel, of pixel / 255.
+        mean: mean of pixel / 255, per channel.
+        std: standard deviation of pixel / 255, per channel.
     """
 
     root: Path
@@ -93,7 +93,7 @@ class ImageFiles:
         return self.root / self.names[int(self.samples[index])]
 
     def sample(self, index: int) -> Sample:
-        """Read a sample; its number is that of its file in the folder, whatever part of it this data set is."""
+        """Read a sample; its number is that of its file among all `names`."""
         path = self.path(index)
         try:
             file = path.read_bytes()
@@ -105,13 +105,13 @@ class ImageFiles:
         self,
         indices: Tensor,  # (some,), int64
     ) -> ImageFiles:
-        """Return the samples at `indices`, in that order, as a data set of their own."""
+        """Return the samples at `indices`, in that order, as a data set."""
         return replace(self, samples=self.samples[indices], labels=self.labels[indices])
 
     def examples(self, count: int) -> Tensor:
-        """Return up to `count` images as evaluation sees them, spread over the data set; files that fail are left out.
+        """Return up to `count` images spread evenly over the data set, as evaluation sees them.
 
-        Raise DataError if none of those can be read.
+        Skip files that cannot be read; raise DataError if none can.
         """
         chosen = [self.sample(index) for index in spread(count, len(self)).tolist()]
         images, _, failures = decode_batch(chosen, CentreCrop.of(self.size))
@@ -122,7 +122,7 @@ class ImageFiles:
 
 
 def spread(count: int, total: int) -> Tensor:  # int64
-    """Return up to `count` of the numbers below `total`, evenly, the first and the last among them.
+    """Return up to `count` evenly spaced numbers below `total`, including the first and the last.
 
     >>> spread(3, 24), spread(5, 2)
     (tensor([ 0, 11, 23]), tensor([0, 1]))
@@ -132,20 +132,20 @@ def spread(count: int, total: int) -> Tensor:  # int64
 
 
 def read_folder(folder: Path, classes: Sequence[str] | None = None, *, size: int) -> ImageFiles:
-    """Read the names below a folder of class folders; classes are numbered in the order of their names.
+    """List the images in a folder of class folders; classes are numbered in the order of their names.
 
     Args:
-        folder: holds a folder for each class, which holds its images.
-        classes: those of the training images (None: these are the training images, and every class must have some).
+        folder: holds one folder per class with its images.
+        classes: the classes of the training images (None: these are the training images; no class may be empty).
         size: pixels a side when decoded.
     """
     found = class_folders(folder)
     if not found:
         raise DataError(f"{folder}: expected a folder for each class, found none")
-    strangers = sorted(set(found) - set(classes or found))
-    if strangers:
+    unknown = sorted(set(found) - set(classes or found))
+    if unknown:
         raise DataError(
-            f"{folder}: expected the {len(classes or ())} classes of the training images, found {strangers[0]} too"
+            f"{folder}: expected the {len(classes or ())} classes of the training images, found {unknown[0]} too"
         )
     training, classes = classes is None, tuple(classes or found)
     number = {name: label for label, name in enumerate(classes)}
@@ -177,4 +177,4 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return [entry for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
-        raise DataError(f"{folder}: expected a folder that can be read, found: {error.strerror}") from error
+        raise DataError(f"{folder}: expected a readable folder, found: {error.strerror}") from error

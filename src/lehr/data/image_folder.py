@@ -1,16 +1,16 @@
 """A user's own images: the data set `folder`.
 
     root/cat/*.jpg   root/dog/*.jpg                                  a folder for each class
-    root/train/cat/*.jpg ...   root/val/cat/*.jpg ...                the same, split by the user (val or test)
-    root/train/cat/*.jpg ...   root/val/... root/test/...            the same in three
+    root/train/cat/*.jpg ...   root/val/cat/*.jpg ...                split in two by the user (val or test)
+    root/train/cat/*.jpg ...   root/val/... root/test/...            split in three by the user
 
-What the folders do not split is split here, every class alike: a fifth of all images are the test images, which are the
-same for every seed, and a tenth of the rest the validation images, which the seed decides. With `train` and one of
-`val` and `test`, that one is the test set, as with ImageNet.
+Without such folders, a fifth of each class becomes the test set, the same for every seed. Without three of them, the
+seed selects a tenth of the remaining images of each class for validation. With `train` and one of `val` and `test`,
+that one is the test set, as with ImageNet.
 
-Images of any size become squares of `size` pixels: the middle of each is cut out and scaled, as `lehr predict --resize`
-does. All are decoded once, by reader processes, and stay in memory. Those that cannot be read are named, counted and
-skipped. Mean and std are those of the training images.
+Images of any size become squares of `size` pixels: the central square is cut out and scaled, as `lehr predict --resize`
+does. Reader processes decode all images once; the pixels stay in memory. Files that cannot be read are named, counted
+and skipped. Mean and std are computed from the training images.
 """
 
 from pathlib import Path
@@ -23,11 +23,11 @@ from lehr.data.decode import MiddleSquare
 from lehr.data.image_files import ImageFiles, class_folders, image_names, read_folder
 from lehr.data.streamed import StreamedBatches
 
-SIZE = 32  # pixels a side by default, what the recipes of CIFAR-10 train on
-_FEWEST = 5  # images of a class: the fewest of which all three parts can have one
-_MOST_BYTES = 4 << 30  # of decoded pixels; a larger data set is better streamed
-_IN_THIS_PROCESS = 256  # images that are decoded sooner than reader processes have started
-_BATCH = 64  # images a reader hands over at once
+SIZE = 32  # pixels a side by default, as in the CIFAR-10 recipes
+_FEWEST = 5  # images of a class, so that each of the three parts gets one
+_MOST_BYTES = 4 << 30  # of decoded pixels; stream a larger data set
+_IN_THIS_PROCESS = 256  # images; for so few, starting reader processes takes longer than decoding
+_BATCH = 64  # images that a reader returns at once
 
 
 def load_folder(
@@ -42,17 +42,17 @@ def load_folder(
 
     Args:
         root: the folder, with a folder for each class or split into `train` and `val`.
-        size: pixels a side images are scaled to (None: 32).
-        seed: decides which training images are held out for validation.
-        validation: how many (None: a tenth); a folder that holds train, val and test has chosen them itself.
-        workers: reader processes (None: as many as cores).
+        size: pixels a side of the scaled images (None: 32).
+        seed: selects the training images that are held out for validation.
+        validation: how many to hold out (None: a tenth); not allowed if the folder has train, val and test.
+        workers: reader processes (None: one per core).
     """
     train, held_out, test = _split(Path(root).expanduser(), size or SIZE, seed, validation)
     pixels = sum(map(len, (train, held_out, test))) * 3 * train.size**2
     if pixels > _MOST_BYTES:
         raise DataError(
-            f"{root}: its images would take {pixels / 1e9:.1f} GB in memory, at most {_MOST_BYTES / 1e9:.1f} are taken:"
-            " choose a smaller data.size, or data.name imagenet, which reads images from train and val as it trains"
+            f"{root}: its images would take {pixels / 1e9:.1f} GB of memory; the limit is {_MOST_BYTES / 1e9:.1f}:"
+            " choose a smaller data.size, or data.name imagenet, which streams images from train and val"
         )
     training = images, labels, skipped = _decoded(train, workers)
     for label in sorted(set(range(len(train.classes))) - set(labels.tolist())):
@@ -65,7 +65,7 @@ def load_folder(
 
 
 def _split(root: Path, size: int, seed: int, validation: int | None) -> tuple[ImageFiles, ImageFiles, ImageFiles]:
-    """Find the files, and divide what the folders do not."""
+    """Return the files of (training, validation, test), split where the folders are not."""
     found = class_folders(root)
     if "train" in found and not {"val", "test"}.isdisjoint(found):
         training = read_folder(root / "train", size=size)
@@ -74,15 +74,15 @@ def _split(root: Path, size: int, seed: int, validation: int | None) -> tuple[Im
         if len(parts) == 2:
             if validation is not None:
                 raise ValueError(
-                    f"{root} holds train, val and test, so its validation images are those of val: "
-                    f"leave data.validation away, got {validation}"
+                    f"{root} has train, val and test, so val holds the validation images: "
+                    f"leave data.validation out, got {validation}"
                 )
             return training, parts[0], parts[1]
         rest, test = training, parts[0]
     else:
         if not found and image_names(root):
             raise DataError(
-                f"{root}: expected a folder for each class, found images that lie in it directly; move those of each "
+                f"{root}: expected a folder for each class, found images directly in it; move the images of each "
                 "class into a folder named after it"
             )
         training = read_folder(root, size=size)
@@ -101,7 +101,7 @@ def _check_classes(folder: Path, training: ImageFiles, *, fewest: int) -> None:
 
 
 def _decoded(files: ImageFiles, workers: int | None) -> tuple[Tensor, Tensor, dict[str, str]]:
-    """Return pixels and labels of the files that can be read, and why the others cannot."""
+    """Return pixels and labels of the readable files, and the reasons for the others."""
     workers = 0 if len(files) <= _IN_THIS_PROCESS else workers
     batches = StreamedBatches(files, _BATCH, crop=MiddleSquare(files.size), workers=workers)
     pixels = torch.empty((len(files), *files.shape), dtype=torch.uint8)
@@ -127,5 +127,5 @@ def _statistics(
         mean = (counts * levels).sum() / counts.sum()
         std = ((counts * (levels - mean) ** 2).sum() / counts.sum()).sqrt()
         means.append(round(float(mean), 4))
-        stds.append(round(max(float(std), 1 / 255), 4))  # of images of one colour it is 0
+        stds.append(round(max(float(std), 1 / 255), 4))  # it is 0 if all images have one colour
     return tuple(means), tuple(stds)

@@ -1,15 +1,15 @@
-"""ImageNet as a user has it on disk: class folders, the official flat validation folder, or tar shards.
+"""ImageNet on disk: class folders, the official flat validation folder, or tar shards.
 
     root/train/n01440764/*.JPEG   root/val/n01440764/*.JPEG              class folders
     root/train/n01440764/*.JPEG   root/val/*.JPEG   root/val.txt         flat, with a mapping file
     root/train/*.tar              root/val/*.tar                         shards (shards.py)
 
-The official validation images are the test set here: choices are made by images held out of the training set.
+The official validation images are the test set here; validation images are held out of the training set.
 
-A mapping file stands beside or in the flat folder. Each of its lines is `file class` (separated by a space or comma,
-the file's extension may be missing, more may follow; the first line may be a heading) or only `class`, of the n-th file
-in the order of names. A class is a name or its number from 0. The official development kit numbers classes in an order
-of its own, from 1; `meta.mat` beside its list says which they are.
+A mapping file lies beside or in the flat folder. Each line is `file class` (separated by a space or comma; the file's
+extension may be missing; further columns and a heading are ignored), or only `class` for the n-th file in the order of
+names. A class is a name or its number from 0. The official development kit numbers classes from 1 in another order,
+which `meta.mat` beside its list defines.
 """
 
 import os
@@ -35,14 +35,14 @@ MAPPINGS = (
     KIT.removeprefix("ILSVRC2012_devkit_t12/"),
 )
 _HELD_OUT = 10  # of each class, on average
-_PROBES = 16  # images tried before training begins; a folder of anything else fails there and not hours later
+_PROBES = 16  # images decoded before training, so that a folder of other files fails at once and not after hours
 
 Streams = ImageFiles | Shards
-"""A data set that is read while the network trains."""
+"""A data set that is read during training."""
 
 
 class StreamedSplits(NamedTuple):
-    """What is trained on, what choices are made by, and what is reported."""
+    """Images to train on, images to make choices by, and images to report."""
 
     train: Streams
     validation: Streams
@@ -50,15 +50,15 @@ class StreamedSplits(NamedTuple):
 
 
 def load_images(root: Path, *, size: int = 224, seed: int = 0, validation: int | None = None) -> StreamedSplits:
-    """Read the names of the layout below `root`, and a few images of each part.
+    """List the images below `root`, and decode a few of each split as a check.
 
-    Raise DataError if the layout is none of the three, or if none of a part's few images can be decoded.
+    Raise DataError if the layout is none of the three, or if all of a split's checked images fail.
 
     Args:
         root: the folder, or one with a folder `imagenet` in it.
-        size: pixels a side images are cut to: 224 for MobileNetV2, 227 for AlexNet.
-        seed: decides which training images are held out.
-        validation: how many (None: ten times the classes).
+        size: pixels a side of the cropped images: 224 for MobileNetV2, 227 for AlexNet.
+        seed: selects the held-out training images.
+        validation: how many to hold out (None: ten times the classes).
     """
     home = _home(root)
     if any((home / "train").glob("*.tar")):
@@ -77,7 +77,7 @@ def load_images(root: Path, *, size: int = 224, seed: int = 0, validation: int |
         count = _HELD_OUT * len(training.classes) if validation is None else validation
         splits = StreamedSplits(*hold_out(training, count, seed=seed), test)
     for part in splits:
-        if len(part):  # nothing may have been held out
+        if len(part):  # `validation` may be 0
             part.examples(_PROBES)
     return splits
 
@@ -87,32 +87,39 @@ def _home(root: Path) -> Path:
         if (home / "train").is_dir() and (home / "val").is_dir():
             return home
     raise DataError(
-        f"{root}: expected the folders train and val of ImageNet, found neither here nor in imagenet below; ImageNet "
-        "cannot be fetched without an account: get it at https://image-net.org and give its folder as --data.root"
+        f"{root}: expected the folders train and val of ImageNet here or in imagenet/, found none; ImageNet cannot be "
+        "fetched without an account: get it at https://image-net.org and give its folder as --data.root"
     )
 
 
 def read_flat(folder: Path, classes: Sequence[str], mapping: Path, *, size: int) -> ImageFiles:
-    """Read the names in a folder of images whose classes are in a mapping file."""
+    """List the images of a flat folder, with their classes from a mapping file.
+
+    Args:
+        folder: holds the images.
+        classes: the classes of the training images.
+        mapping: the mapping file.
+        size: pixels a side when decoded.
+    """
     names = image_names(folder)
     labels = _labels(mapping, names, classes)
     return ImageFiles(folder, Names(names), torch.arange(len(names)), torch.tensor(labels), tuple(classes), size)
 
 
 def is_flat(folder: Path, classes: Sequence[str]) -> bool:
-    """Whether the images lie in the folder itself; one that went astray beside folders of these classes is none."""
+    """Return whether the images lie directly in the folder and not in folders of these classes."""
     return bool(image_names(folder)) and not any((folder / name).is_dir() for name in classes)
 
 
 def find_mapping(folder: Path) -> Path:
-    """Return the mapping file of a flat folder, which is in it or beside it."""
+    """Return the mapping file in or beside a flat folder; raise DataError if there is none."""
     for home in (folder, folder.parent):
         for name in MAPPINGS:
             if (home / name).is_file():
                 return home / name
     raise DataError(
-        f"{folder}: its images are not in class folders, so a file with their classes is needed beside it: "
-        f"val.txt with a line `file class` for each, or the official {KIT}"
+        f"{folder}: its images are not in class folders and no mapping file lies beside it: "
+        f"add val.txt with a line `file class` for each, or the official {KIT}"
     )
 
 
@@ -120,7 +127,7 @@ def _labels(mapping: Path, names: list[str], classes: Sequence[str]) -> list[int
     try:
         lines = [line.replace(",", " ").split() for line in mapping.read_text().splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{mapping}: expected a text file that can be read, found: {error}") from error
+        raise DataError(f"{mapping}: expected a readable text file, found: {error}") from error
     number = {name: label for label, name in enumerate(classes)}
     if mapping.name == Path(KIT).name:
         number = {str(at): number[name] for at, name in _kit_classes(mapping.parent / "meta.mat") if name in number}
@@ -148,6 +155,6 @@ def _kit_classes(path: Path) -> Iterator[tuple[int, str]]:
     from scipy.io import loadmat  # a dependency of scikit-learn
 
     if not path.is_file():
-        raise DataError(f"{path}: expected it beside the list of the development kit, whose numbers it explains")
+        raise DataError(f"{path}: expected it beside the list of the development kit, since it defines the numbers")
     for synset in loadmat(path, squeeze_me=True)["synsets"]:
         yield int(synset["ILSVRC2012_ID"]), str(synset["WNID"])

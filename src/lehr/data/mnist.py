@@ -2,8 +2,8 @@
 
 An IDX file is a magic number (0, 0, the type of an element, the number of dimensions), the dimensions as
 big-endian 32-bit integers, and the elements in C order. Here elements are bytes (type 8), images have three
-dimensions and labels one. Where a file is there twice, the gzipped one is read: it carries a checksum, and it
-is what `fetch` repairs.
+dimensions and labels one. If a file exists in both forms, the gzipped one is read: it has a checksum, and
+`fetch` repairs it.
 """
 
 import gzip
@@ -33,16 +33,16 @@ class Idx:
     """A data set in MNIST's four files.
 
     Args:
-        name: of the data set and of its folder.
-        classes: the classes' names.
-        mean: of the training pixels / 255.
-        std: of the training pixels / 255.
-        mirrors: folders of the web, each with the four files.
+        name: the name of the data set and of its folder.
+        classes: the names of the classes.
+        mean: mean of the training pixels / 255.
+        std: standard deviation of the training pixels / 255.
+        mirrors: web folders, each with the four files.
         md5: checksums of the four gzipped files, in the order of FILES.
         train: the number of training images.
         test: the number of test images.
         size: pixels a side.
-        validation: how many training images are held out by default.
+        validation: the number of training images held out by default.
         counts: images of each class in (training, test); None: equally many.
     """
 
@@ -59,12 +59,12 @@ class Idx:
     counts: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def read(self, root: Path) -> tuple[Dataset, Dataset]:
-        """Read (training, test) from `root/NAME` or, where that is not a folder, from `root`."""
+        """Read (training, test) from `root/NAME`, or from `root` if that is not a folder."""
         train_images, train_labels, test_images, test_labels = (self._read(root, file) for file in FILES)
         return self._dataset(train_images, train_labels), self._dataset(test_images, test_labels)
 
     def missing(self, root: Path) -> tuple[Download, ...]:
-        """Return those of the four gzipped files that are not there, or damaged."""
+        """Return the gzipped files that are missing or damaged."""
         return tuple(
             Download(
                 path=f"{self.name}/{file}.gz",
@@ -103,9 +103,9 @@ class Idx:
 
 def read_idx(
     path: Path,
-    shape: tuple[int, ...],  # what the file must hold
+    shape: tuple[int, ...],  # that the file must have
 ) -> Tensor:
-    """Read the bytes of an IDX file that holds exactly `shape`; gzipped where the name ends in .gz."""
+    """Read the bytes of an IDX file of this shape; a name that ends in .gz is gzipped."""
     magic = struct.pack(">HBB", 0, UNSIGNED_BYTE, len(shape))
     header_size, size = 4 + 4 * len(shape), math.prod(shape)
     try:
@@ -118,11 +118,11 @@ def read_idx(
             found = struct.unpack(f">{len(shape)}I", header[4:])
             if found != shape:
                 raise DataError(f"{path}: expected the dimensions {shape}, found {found}")
-            content = file.read(size + 1)  # past the end, which is where gzip compares its checksum
+            content = file.read(size + 1)  # past the end, where gzip verifies its checksum
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: expected a whole gzip file, found a damaged one: {error}") from error
+        raise DataError(f"{path}: expected a gzip file, found a damaged one: {error}") from error
     except OSError as error:
-        raise DataError(f"{path}: expected a file that can be read, found: {error}") from error
+        raise DataError(f"{path}: expected a readable file, found: {error}") from error
     if len(content) != size:
         more = "at least " if len(content) > size else ""
         raise DataError(f"{path}: expected {size} bytes after the header, found {more}{len(content)}")

@@ -1,8 +1,8 @@
-"""The digits that come inside scikit-learn: 1797 images of 8 x 8 pixels, nothing to fetch.
+"""The digits of scikit-learn: 1797 images of 8 x 8 pixels, part of the package.
 
-Their 17 grey levels (0 to 16) are spread over 0 to 255, so that digits, like every other data set, is uint8
-with constants of pixel / 255. The test set is every fifth image of each class in the package's order: the
-same for every seed and every version of torch.
+Their 17 grey levels (0 to 16) are scaled to 0 to 255, so that digits is uint8 like every other data set. The
+test set is every fifth image of each class in the package's order: the same for every seed and every version
+of torch.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from lehr.data.download import Download
 
 @dataclass(frozen=True)
 class Digits:
-    """The digits of scikit-learn; `root` is not looked at."""
+    """The digits of scikit-learn; `root` is ignored."""
 
     name: str = "digits"
     validation: int = 180  # an eighth of the 1433 images that are not test images
@@ -43,5 +43,5 @@ class Digits:
         return everything.take(training), everything.take(test)
 
     def missing(self, root: Path) -> tuple[Download, ...]:
-        """Nothing: they come with scikit-learn."""
+        """Return (): the images come with scikit-learn."""
         return ()

@@ -1,7 +1,7 @@
 """The data set `shapes`: drawn bars, crosses, squares and triangles, as a small folder of JPEGs in ImageNet's layout.
 
-Each is a figure of random colour, size and place on a random ground, in an image of random size. A recipe of ImageNet
-can be tried on it in a minute: the road from files to batches is the same.
+Each image has a random size and shows a figure of random colour, size and place on a random ground. An ImageNet recipe
+can be tried on it in a minute, since files become batches in the same way.
 """
 
 import os
@@ -23,13 +23,13 @@ FIGURES: dict[str, Callable[[float, float, float], list[Points]]] = {
 
 
 def write_shapes(root: Path, *, train: int = 40, val: int = 10, seed: int = 0) -> Path:
-    """Draw images below `root`, except those that are there; return `root`.
+    """Draw the missing images below `root`; return `root`.
 
     Args:
         root: gets the folders `train` and `val`, with a folder for each class.
         train: the number of training images of each class.
         val: the number of validation images of each class.
-        seed: decides what they look like.
+        seed: seed of the drawings.
     """
     for split, count in (("train", train), ("val", val)):
         for label, name in enumerate(sorted(FIGURES)):
@@ -41,7 +41,7 @@ def write_shapes(root: Path, *, train: int = 40, val: int = 10, seed: int = 0) -
                     draws = random.Random(mixed(seed, split == "val", label, number))
                     part = path.with_suffix(f".{os.getpid()}.part")
                     draw(name, draws).save(part, "JPEG", quality=85)
-                    part.replace(path)  # whole or not at all, also where two processes write it
+                    part.replace(path)  # atomic, also if two processes write it
     return root
 
 

@@ -3,8 +3,8 @@
 The format is WebDataset's.
 
     train/imagenet-000000.tar ...   each sample `key.jpg` (or jpeg, png) and `key.cls`, its class's number
-    train/sizes.json                {"imagenet-000000.tar": 1000, ...}; counted where it is missing, which takes a while
-    train/classes.txt               the classes' names, a line each; ImageNet's thousand numbers where it is missing
+    train/sizes.json                {"imagenet-000000.tar": 1000, ...}; if missing, samples are counted, which is slow
+    train/classes.txt               the names of the classes, one per line; if missing, the numbers 0 to 999
 
 `pack` writes such shards from a folder of images.
 """
@@ -26,7 +26,7 @@ from lehr.data.image_files import MEAN, STD, ImageFiles
 
 IMAGES = ("jpg", "jpeg", "png")
 SIZES, CLASSES = "sizes.json", "classes.txt"
-_LARGEST = 1 << 26  # bytes of a member that is read, 64 MB; the largest files of ImageNet have some 15 MB
+_LARGEST = 1 << 26  # bytes of a member, 64 MB; the largest files of ImageNet have about 15 MB
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Shards:
 
     Args:
         paths: the tar files.
-        sizes: how many samples each holds.
-        firsts: the number of each one's first sample among all.
-        classes: the classes' names.
+        sizes: the number of samples in each.
+        firsts: the number of each shard's first sample among all samples.
+        classes: the names of the classes.
         size: pixels a side when decoded.
-        mean: of each channel, of pixel / 255.
-        std: of each channel, of pixel / 255.
+        mean: mean of pixel / 255, per channel.
+        std: standard deviation of pixel / 255, per channel.
     """
 
     paths: tuple[Path, ...]
@@ -60,10 +60,16 @@ class Shards:
         return sum(self.sizes)
 
     def samples(self, shard: int, begin: int = 0, end: int | None = None) -> Iterator[Sample]:
-        """Read samples `begin` to `end` of a shard: as many as there should be, whatever the shard holds."""
+        """Yield samples `begin` to `end` of a shard; a missing one yields the reason instead of its content.
+
+        Args:
+            shard: the number of the shard.
+            begin: the first sample.
+            end: the sample to stop before (None: the end of the shard).
+        """
         path, first = self.paths[shard], self.firsts[shard]
         end = self.sizes[shard] if end is None else end
-        done, reason = begin, "the shard has ended before it"
+        done, reason = begin, "the shard ends before it"
         try:
             with path.open("rb") as stream:
                 for position, content in enumerate(itertools.islice(_grouped(stream), end)):
@@ -72,16 +78,16 @@ class Shards:
                         done = position + 1
         except DataError:
             raise
-        except Exception as error:  # a damaged file can do anything to a parser
-            told = [error.strerror] if isinstance(error, OSError) and error.strerror else error.args
-            reason = str(told[0]) if told else type(error).__name__
+        except Exception as error:  # a damaged file can raise anything in a parser
+            words = [error.strerror] if isinstance(error, OSError) and error.strerror else error.args
+            reason = str(words[0]) if words else type(error).__name__
         for position in range(done, end):
             yield Sample(first + position, f"{path}, sample {position}", reason, 0)
 
     def examples(self, count: int) -> Tensor:
-        """Return up to `count` images as evaluation sees them, the first of each shard, as many of each as needed.
+        """Return up to `count` images as evaluation sees them, taken from the start of each shard.
 
-        Files that fail are left out. Raise DataError if none can be read.
+        Skip files that cannot be read; raise DataError if none can.
         """
         found, reason = [], "there are no samples"
         for shard in range(len(self.paths)):
@@ -96,7 +102,7 @@ class Shards:
             elif failures:
                 reason = ": ".join(failures[0])
         if not found:
-            raise DataError(f"{self.paths[0].parent}: no shard begins with an image that can be read; {reason}")
+            raise DataError(f"{self.paths[0].parent}: no shard begins with a readable image; {reason}")
         return torch.cat(found)
 
     def _sample(self, path: Path, number: int, content: dict[str, Any]) -> Sample:
@@ -105,7 +111,7 @@ class Shards:
         label = content.get("cls", b"")
         if image is None:
             return Sample(number, name, f"expected an image ({', '.join(IMAGES)}), found none", 0)
-        if isinstance(image, str) or isinstance(label, str):  # why it was not read
+        if isinstance(image, str) or isinstance(label, str):  # the reason why it was not read
             return Sample(number, name, image if isinstance(image, str) else label, 0)
         digits = label[:99].decode("ascii", "replace").strip()
         if not digits.isdecimal() or int(digits) >= len(self.classes):
@@ -114,7 +120,7 @@ class Shards:
 
 
 def read_shards(folder: Path, *, size: int) -> Shards:
-    """Find the shards in a folder, and how many samples are in each."""
+    """Return the shards in a folder, with their numbers of samples."""
     paths = tuple(sorted(folder.glob("*.tar")))
     if not paths:
         raise DataError(f"{folder}: expected shards (*.tar), found none")
@@ -137,7 +143,7 @@ def _known_sizes(path: Path) -> dict[str, int]:
 
 
 def count_samples(path: Path) -> int:
-    """Count a shard's samples by its headers, without reading the images."""
+    """Return the number of samples in a shard, from its headers only."""
     from webdataset.tariterators import base_plus_ext
 
     try:
@@ -145,16 +151,24 @@ def count_samples(path: Path) -> int:
             keys = (base_plus_ext(member.name)[0] for member in tar if member.isreg())
             return sum(key is not None for key, _ in itertools.groupby(keys))
     except Exception as error:  # as above
-        raise DataError(f"{path}: expected a tar file that can be read, found: {error}") from error
+        raise DataError(f"{path}: expected a readable tar file, found: {error}") from error
 
 
 def hold_out_shards(shards: Shards, count: int, *, seed: int) -> tuple[Shards, Shards]:
-    """Return (kept, held out): whole shards, as many as hold at least `count` samples; the seed decides which."""
+    """Split shards into (kept, held out): whole shards with together at least `count` samples are held out.
+
+    Args:
+        shards: the shards.
+        count: the least number of held-out samples.
+        seed: selects the held-out shards.
+    """
     order = torch.randperm(len(shards.paths), generator=torch.Generator().manual_seed(seed)).tolist()
     before = itertools.accumulate((shards.sizes[at] for at in order), initial=0)
     held = sorted(at for at, reached in zip(order, before, strict=False) if reached < count)
     if len(held) == len(order):
-        raise ValueError(f"holding {count} images out leaves none of {len(order)} shards with {len(shards)} images")
+        raise ValueError(
+            f"validation must leave at least one of {len(order)} shards with {len(shards)} images, got {count}"
+        )
 
     def only(chosen: list[int]) -> Shards:
         fields = {name: tuple(getattr(shards, name)[at] for at in chosen) for name in ("paths", "sizes", "firsts")}
@@ -164,22 +178,22 @@ def hold_out_shards(shards: Shards, count: int, *, seed: int) -> tuple[Shards, S
 
 
 def pack(files: ImageFiles, folder: Path, *, per_shard: int = 1000, seed: int = 0) -> Shards:
-    """Write files as shards, each file as it is, in a shuffled order; return the shards.
+    """Write image files, unchanged and in a shuffled order, as shards; return the shards.
 
     Args:
-        files: what to write.
-        folder: where to; it must hold no shards yet.
-        per_shard: samples in each.
-        seed: of the order.
+        files: the images.
+        folder: the folder for the shards; it must hold none yet.
+        per_shard: samples of each shard.
+        seed: seed of the order.
     """
     from webdataset.writer import TarWriter
 
     if per_shard < 1:
-        raise ValueError(f"a shard has at least 1 sample, got per_shard={per_shard}")
+        raise ValueError(f"per_shard must be at least 1, got {per_shard}")
     folder.mkdir(parents=True, exist_ok=True)
     there = sorted(folder.glob("*.tar"))
     if there:
-        raise ValueError(f"{folder} holds shards already ({there[0].name}, ...): remove them, or choose another folder")
+        raise ValueError(f"{folder} already holds shards ({there[0].name}, ...): remove them, or choose another folder")
     order = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed)).tolist()
     sizes = {}
     for number, first in enumerate(range(0, len(order), per_shard)):
@@ -198,22 +212,22 @@ def pack(files: ImageFiles, folder: Path, *, per_shard: int = 1000, seed: int = 
 
 
 def _grouped(stream: BinaryIO) -> Iterator[dict[str, Any]]:
-    """Yield the samples of an open tar file as webdataset groups them: `__key__`, and content by extension."""
+    """Yield the samples of an open tar file as webdataset groups them: `__key__`, and contents by extension."""
     try:
         from webdataset.tariterators import group_by_keys
     except ImportError as error:
-        raise DataError("shards are read with webdataset: pip install 'lehr[imagenet]'") from error
+        raise DataError("shards need webdataset: pip install 'lehr[imagenet]'") from error
     return group_by_keys(_members(stream))
 
 
 def _members(stream: BinaryIO) -> Iterator[dict[str, Any]]:
-    """Yield what webdataset groups: the name and content of each file, or why its content is not read.
+    """Yield the name and content of each file, or the reason for not reading it, as webdataset expects them.
 
-    A sparse member takes no room in the shard, whatever size it says it has; all others are as large as they say.
+    A sparse member is refused: its size can be large although it takes no space in the shard.
     """
     with tarfile.open(fileobj=stream, mode="r|") as tar:
         for member in tar:
-            tar.members = []  # pyright: ignore[reportAttributeAccessIssue]: it would grow with the shard
+            tar.members = []  # pyright: ignore[reportAttributeAccessIssue]: the list would grow with the shard
             source = tar.extractfile(member) if member.isreg() else None
             if source is None:
                 continue

@@ -1,11 +1,11 @@
-"""An epoch as steps, each dealt out among the processes that train together, and the position in it.
+"""The steps of an epoch, divided among the processes that train together, and the position in it.
 
-- every sample comes once an epoch, on one rank (`drop_last` leaves out those that fill no whole step);
-- every rank has the same number of steps, and none an empty one;
-- a step's samples are a function of (seed, epoch, step) alone, so that an interrupted run continues bit for bit:
-  `set_epoch(epoch, start=step)`, and the next batch is the one that would have come.
+- every sample comes once an epoch, on one rank (`drop_last` drops those that do not fill a step);
+- every rank has the same number of steps, and none is empty;
+- the samples of a step depend only on (seed, epoch, step), so an interrupted run continues bit for bit:
+  after `set_epoch(epoch, start=step)` the next batch is that of `step`.
 
-Iterating gives the epoch's batches from `start` to its end and moves on to the next epoch.
+An iteration yields the batches from `start` to the end of the epoch and advances to the next epoch.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ Batch = tuple[Tensor, Tensor]
 """Images, uint8 (batch, channel, height, width), and labels, int64 (batch,)."""
 
 _log = logging.getLogger(__name__)
-_NAMED = 50  # a log of a million lines helps nobody
+_NAMED = 50  # files named in the log; a million lines would help nobody
 
 
 def mixed(*numbers: int) -> int:
-    """Mix numbers into a seed, so that neighbouring epochs, steps and ranks draw unrelated numbers.
+    """Hash numbers into a seed, so that neighbouring epochs, steps and ranks draw unrelated random numbers.
 
     >>> mixed(0, 1) != mixed(1, 0)
     True
@@ -38,7 +38,7 @@ def mixed(*numbers: int) -> int:
 
 
 class Skipped:
-    """Files that could not be read, of `total` images: each named once in the log, all counted.
+    """Counts the files among `total` images that could not be read, and logs each of the first 50 once.
 
     >>> skipped = Skipped(total=100)
     >>> skipped.note("train/a/1.jpg", "image file is truncated")
@@ -53,28 +53,28 @@ class Skipped:
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """Return the reason for each name."""
+        """The reason for each file."""
         return MappingProxyType(self._reasons)
 
     def __len__(self) -> int:
         return len(self._reasons)
 
     def note(self, name: str, reason: str) -> None:
-        """Remember a file, and log it if it is new and not one of very many."""
+        """Count a file, and log it if it is new."""
         if name in self._reasons:
             return
         self._reasons[name] = reason
         if len(self) <= _NAMED:
             _log.warning("%s cannot be read and is skipped: %s", printable(name), printable(reason))
         if len(self) == _NAMED:
-            _log.warning("more images that cannot be read will be counted, not named")
+            _log.warning("further images that cannot be read are counted, not named")
 
     def __str__(self) -> str:
         return f"{len(self)} of {self.total} images cannot be read and are skipped"
 
 
 class Position(TypedDict):
-    """The batch that comes next."""
+    """The position of the next batch."""
 
     epoch: int
     step: int
@@ -83,17 +83,17 @@ class Position(TypedDict):
 class Steps(ABC):
     """Iterates over batches of `count` samples; a subclass produces them.
 
-    A last step with fewer samples than ranks is joined to the one before, whose batches then have one sample more.
+    A last step with fewer samples than ranks is merged into the one before: some of its batches are one sample larger.
 
     Args:
         count: the number of samples.
-        batch_size: this rank's own share of a step.
+        batch_size: samples of this rank in a step.
         shuffle: draw a new order each epoch.
-        seed: of the order and of augmentation.
-        drop_last: leave out a last step that is not full.
-        rank: this process among those that train together.
-        world_size: how many these are.
-        skipped: what could not be read.
+        seed: seed of the order and of augmentation.
+        drop_last: drop a last, smaller step.
+        rank: the number of this process.
+        world_size: the number of processes that train together.
+        skipped: the files that could not be read.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class Steps(ABC):
         skipped: Skipped | None = None,
     ) -> None:
         if batch_size < 1:
-            raise ValueError(f"a batch has at least 1 sample, got batch_size={batch_size}")
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if not 0 <= rank < world_size:
-            raise ValueError(f"rank lies in 0..world_size - 1, got rank={rank} of world_size={world_size}")
+            raise ValueError(f"rank must be in 0..world_size - 1, got rank={rank} and world_size={world_size}")
         if 0 < count < world_size:
             raise ValueError(f"{count} samples are too few for {world_size} ranks")
         self.count, self.batch_size, self.rank, self.world_size = count, batch_size, rank, world_size
@@ -125,30 +125,29 @@ class Steps(ABC):
         """Yield the batches of this rank in `epoch`, from step `start` on."""
 
     def __len__(self) -> int:
-        """Return the number of steps of a whole epoch, wherever `start` is; the same on every rank."""
+        """Return the number of steps of a whole epoch; it is the same on every rank."""
         full, rest = divmod(self.count, self.batch_size * self.world_size)
         joined = full > 0 and rest < self.world_size
         return full if self.drop_last or joined else full + (rest > 0)
 
     def set_epoch(self, epoch: int, *, start: int = 0) -> None:
-        """Let the next iteration yield the batches of `epoch` from step `start` on."""
+        """Make the next iteration yield the batches of `epoch` from step `start` on."""
         if epoch < 0 or not 0 <= start <= len(self):
-            raise ValueError(f"epoch is at least 0 and start in 0..{len(self)}, got epoch={epoch}, start={start}")
+            raise ValueError(f"epoch must be at least 0 and start in 0..{len(self)}, got epoch={epoch}, start={start}")
         self.epoch, self.start = epoch, start
         self._next = Position(epoch=epoch, step=start)
 
     def state_dict(self) -> Position:
-        """Return the position of the batch that comes next."""
+        """Return the position of the next batch."""
         return self._next.copy()
 
     def load_state_dict(self, state: Position) -> None:
-        """Go to a position of `state_dict`."""
+        """Go to a position that `state_dict` returned."""
         self.set_epoch(state["epoch"], start=state["step"])
 
     def __iter__(self) -> Iterator[Batch]:
-        # A generator: epoch and start are read when the first batch is asked for, not when `iter` is called, because
-        # Lightning calls `iter` before it announces the epoch. It also stops asking at the last batch, so the turn to
-        # the next epoch comes before that batch is handed out.
+        # A generator, since Lightning calls `iter` before it sets the epoch: epoch and start are read at the first
+        # batch. Lightning does not ask beyond the last batch, so the epoch advances before that batch is yielded.
         epoch, start, steps = self.epoch, self.start, len(self)
         for step, batch in enumerate(self.produce(epoch, start), start):
             if step + 1 == steps:
@@ -158,7 +157,7 @@ class Steps(ABC):
             yield batch
 
     def order(self, epoch: int) -> Tensor:
-        """Return this epoch's order of all samples, on the CPU: the same on every rank and device."""
+        """Return the order of all samples in an epoch, on the CPU; it is the same on every rank and device."""
         if not self.shuffle:
             return torch.arange(self.count)
         return torch.randperm(self.count, generator=torch.Generator().manual_seed(mixed(self.seed, epoch)))

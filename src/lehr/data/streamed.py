@@ -1,14 +1,14 @@
-"""Batches of images that reader processes decode while the network trains.
+"""Batches of images that reader processes decode during training.
 
-Each batch is read, decoded and cropped by one reader, straight into the memory it is handed over in; colours are
-changed on the device. An image that cannot be read is skipped: its batch is one smaller, its name is in `skipped`, and
-training goes on. A training step without any readable image is an error: then the disk is gone, not an image.
+One reader reads, decodes and crops a batch, directly into shared memory; colours are changed on the device. An image
+that cannot be read is skipped: its batch is one smaller, its name is in `skipped`, and training continues. A training
+step without any readable image is an error: then the disk has failed, not an image.
 
     train, validation, test = load_images(Path("imagenet"), size=224)
     batches = StreamedBatches(train, 128, crop=RandomCrop(224), augment=Colour(), shuffle=True, device="cuda")
 
-Of image files, how many readers there are changes nothing but the speed. Of shards, which images share a batch depends
-on the number of readers too, so a resumed run must have as many as before.
+With image files, the number of readers changes only the speed. With shards, it also changes which images share a batch,
+so a resumed run must have as many readers as before.
 """
 
 import itertools
@@ -31,9 +31,9 @@ from lehr.data.image_files import ImageFiles
 from lehr.data.shards import Shards
 from lehr.data.steps import Batch, Steps, mixed
 
-_MOST_READERS = 16  # of one rank: more fill memory before they fill a device
-_AHEAD = 2  # batches a reader decodes before they are asked for
-_BUFFER = 2000  # samples of shards a reader picks from at random, some 200 MB of ImageNet's files
+_MOST_READERS = 16  # of one rank; more would take much memory
+_AHEAD = 2  # batches that a reader decodes in advance
+_BUFFER = 2000  # samples in a reader's shuffle buffer, about 200 MB of ImageNet's files
 
 
 class StreamedBatches(Steps):
@@ -41,15 +41,15 @@ class StreamedBatches(Steps):
 
     Args:
         dataset: the image files or shards.
-        batch_size: this rank's own share of a step.
-        crop: what readers cut out of an image.
-        augment: changes the images of a batch, on the device.
+        batch_size: images of this rank in a step.
+        crop: chooses the part of each image.
+        augment: the augmentation of a batch, on the device.
         shuffle: draw a new order each epoch.
-        seed: of the order, of crops and of augmentation.
-        device: where batches are.
-        drop_last: leave out a last step that is not full.
-        rank: this process among those that train together.
-        world_size: how many these are.
+        seed: seed of the order, of crops and of augmentation.
+        device: the device of the batches.
+        drop_last: drop a last, smaller step.
+        rank: the number of this process.
+        world_size: the number of processes that train together.
         workers: the reader processes of this rank (None: its share of the machine's cores; 0: read in this process).
     """
 
@@ -72,7 +72,7 @@ class StreamedBatches(Steps):
             len(dataset), batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last, rank=rank, world_size=world_size
         )
         if workers is not None and workers < 0:
-            raise ValueError(f"there are at least 0 reader processes, got workers={workers}")
+            raise ValueError(f"workers must be at least 0, got {workers}")
         self.dataset, self.crop, self.augment = dataset, crop, augment
         self.device = torch.device(device or "cpu")
         self.workers = usual_readers() if workers is None else workers
@@ -102,7 +102,7 @@ class StreamedBatches(Steps):
             yield images, labels.to(self.device, non_blocking=True)
 
     def _from_files(self, epoch: int, start: int) -> Iterator[Decoded]:
-        """Ask the readers, which live as long as training does, for the epoch's steps from `start` on."""
+        """Request the epoch's steps from `start` on from the readers, which live through all epochs."""
         order = self.order(epoch)
         spans = [self.span(step) for step in range(start, len(self))]
         self._requests.next = ((epoch, order[span.start : span.stop : span.step].tolist()) for span in spans)
@@ -116,35 +116,35 @@ class StreamedBatches(Steps):
         return iter(self._readers(reader))
 
     def _readers(self, reader: Any, *, requests: Any = None) -> torch.utils.data.DataLoader[Any]:
-        """Return torch's loader over what `reader` decodes; readers that get `requests` outlive an epoch."""
+        """Return torch's loader over the batches that `reader` decodes; with `requests`, its processes are reused."""
         return torch.utils.data.DataLoader(
             reader,
             sampler=requests,
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=self.workers,
-            pin_memory=self.device.type == "cuda",  # from which an accelerator copies by itself
+            pin_memory=self.device.type == "cuda",  # for asynchronous copies
             persistent_workers=requests is not None and self.workers > 0,
             prefetch_factor=_AHEAD if self.workers else None,
             worker_init_fn=start_reader,
-            generator=torch.Generator(),  # torch's own would be moved by one draw an epoch
+            generator=torch.Generator(),  # the default would draw from the global generator once an epoch
         )
 
 
 def usual_readers() -> int:
-    """Return how many readers a rank has by default: its share of the machine's cores, at most 16."""
+    """Return the default number of readers of a rank: its share of the machine's cores, at most 16."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(_MOST_READERS, max(1, cores // max(1, torch.cuda.device_count())))
 
 
 def start_reader(number: int) -> None:
-    """Let a reader end silently when the process that trains is gone, and leave signals to that process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to all
+    """Make a reader end silently when the training process has ended, and ignore Ctrl-C, which that one handles."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     shown = sys.excepthook
 
     def quiet(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        # A reader's own errors go to the process that trains; what arrives here is that nobody takes a batch any more.
+        # A ConnectionError means that the training process is gone; other errors are shown.
         if not isinstance(error, ConnectionError):
             shown(kind, error, trace)
 
@@ -160,7 +160,7 @@ _Request = tuple[int, list[int]]
 
 
 class _Requests(torch.utils.data.Sampler[_Request]):
-    """What is asked of the readers of files, one batch after the other."""
+    """The batches requested from the readers of files, in order."""
 
     next: Iterator[_Request] = iter(())
 
@@ -170,7 +170,7 @@ class _Requests(torch.utils.data.Sampler[_Request]):
 
 @dataclass(frozen=True)
 class _FileReader(torch.utils.data.Dataset[Decoded]):
-    """What runs in a reader process of image files."""
+    """Decodes requested batches of image files in a reader process."""
 
     dataset: ImageFiles
     crop: Crop
@@ -183,26 +183,26 @@ class _FileReader(torch.utils.data.Dataset[Decoded]):
 
 @dataclass(frozen=True)
 class _ShardReader(torch.utils.data.IterableDataset[Decoded]):
-    """What runs in the reader processes of a rank for one epoch of shards; each of N reads every N-th step.
+    """Decodes one epoch of shards in the reader processes of a rank; each of N readers yields every N-th step.
 
-    An epoch is the samples of all shards, in an order of shards that (seed, epoch) decides, cut into one stretch for
-    every reader of every rank: each sample comes once and on one rank, and all ranks have the same number of steps,
-    wherever a shard ends. A reader shuffles what it reads in a buffer.
+    (seed, epoch) shuffles the shards; their samples in that order are divided into one stretch for every reader of
+    every rank. So each sample comes once, on one rank, and all ranks have the same number of steps. A reader shuffles
+    its samples in a buffer.
     """
 
     shards: Shards
     crop: Crop
     seed: int
     epoch: int
-    start: int  # the first step that is wanted
-    first: int  # where the rank's samples begin in the epoch
-    sizes: list[int]  # how many samples each of the rank's steps has
+    start: int  # the first step to yield
+    first: int  # the position of the rank's first sample in the epoch
+    sizes: list[int]  # samples of each step of the rank
     shuffle: bool
 
     def __iter__(self) -> Iterator[Decoded]:
         info = torch.utils.data.get_worker_info()
         place, readers = (0, 1) if info is None else (info.id, info.num_workers)
-        reader = (place + self.start) % readers  # torch asks place 0 first, and step `start` is to come first
+        reader = (place + self.start) % readers  # torch asks worker 0 first, for step `start`
         first = self.first + sum(sum(self.sizes[other::readers]) for other in range(reader))
         samples = self._stretch(first, first + sum(self.sizes[reader::readers]))
         if self.shuffle:
@@ -212,7 +212,7 @@ class _ShardReader(torch.utils.data.IterableDataset[Decoded]):
             samples = shuffle(_BUFFER, initial=_BUFFER, rng=draws)(samples)
         for step in range(reader, len(self.sizes), readers):
             batch = [*itertools.islice(samples, self.sizes[step])]
-            if step >= self.start:  # a resumed run reads what it has had again, to shuffle alike, without decoding it
+            if step >= self.start:  # earlier steps are read, to shuffle as the first time, but not decoded
                 yield decode_batch(batch, self.crop, seed=self.seed, epoch=self.epoch)
 
     def _stretch(self, first: int, last: int) -> Iterator[Sample]:
@@ -221,7 +221,7 @@ class _ShardReader(torch.utils.data.IterableDataset[Decoded]):
         if self.shuffle:
             generator = torch.Generator().manual_seed(mixed(self.seed, self.epoch))
             order = torch.randperm(len(order), generator=generator).tolist()
-        here = 0  # where in the epoch this shard begins
+        here = 0  # the position of this shard in the epoch
         for shard in order:
             size = self.shards.sizes[shard]
             begin, end = max(0, first - here), min(size, last - here)

@@ -1,4 +1,4 @@
-"""Networks of the paper, each written once, in full precision: an algorithm quantizes them in place."""
+"""The networks of the paper, written in full precision; an algorithm quantizes them in place."""
 
 from lehr.models.alexnet import AlexNet
 from lehr.models.input import Input

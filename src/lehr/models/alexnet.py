@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lehr.models.input import Input
 from lehr.models.width import scaled
 
-# Of each convolution: output channels, kernel, stride, padding, and whether a 3x3 max-pool of stride 2 follows.
+# Each convolution: output channels, kernel, stride, padding, and whether a 3x3 max-pool of stride 2 follows.
 _CONVOLUTIONS = (
     (64, 11, 4, 2, True),
     (192, 5, 1, 2, True),
@@ -22,21 +22,20 @@ _CONVOLUTIONS = (
 class AlexNet(nn.Module):
     """Conv11x11/4 64-pool, 5x5 192-pool, 3x3 384, 256, 256-pool; Linear 4096, 4096, classes.
 
-    Each layer is followed by BatchNorm, the last too, and all but the last by an activation; max-pools stand before
-    BatchNorm; there is no bias before BatchNorm and no dropout. At width 1 on 227x227 images: 61.1 M weights,
-    716.8 M MAC.
+    BatchNorm follows each layer, and an activation each but the last; max-pools come before BatchNorm; there is no bias
+    before BatchNorm and no dropout. At width 1 on 227x227 images: 61.1 M weights, 716.8 M MAC.
 
     >>> import torch
     >>> AlexNet((3, 63, 63), classes=5, width=1 / 16)(torch.zeros(2, 3, 63, 63, dtype=torch.uint8)).shape
     torch.Size([2, 5])
 
     Args:
-        shape: one image, as (channels, height, width).
-        classes: how many scores it computes.
+        shape: (channels, height, width) of an image.
+        classes: the number of classes.
         width: multiplies all channels.
         mean: the mean of each channel of the images, as a share of 255.
         std: their standard deviation.
-        input_bits: rounds the input to so many bits, so that the first layer can run as integers; null for floats.
+        input_bits: rounds the input to this many bits, so that the first layer can run as integers; null for floats.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class AlexNet(nn.Module):
             layers += [nn.BatchNorm2d(after), nn.ReLU()]
             channels = after
         if min(sides) < 1:
-            raise ValueError(f"AlexNet's strides need images of at least 63x63 pixels, got {shape[1]}x{shape[2]}")
+            raise ValueError(f"AlexNet needs images of at least 63x63 pixels, got {shape[1]}x{shape[2]}")
         self.features = nn.Sequential(*layers)
         inner = scaled(4096, width)
         self.classifier = nn.Sequential(
@@ -82,5 +81,5 @@ class AlexNet(nn.Module):
         self,
         x: Tensor,  # (batch, *shape), uint8
     ) -> Tensor:
-        """Scores, (batch, class)."""
+        """Return scores, (batch, class)."""
         return self.classifier(self.features(self.input(x)))

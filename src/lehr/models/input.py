@@ -1,8 +1,8 @@
-"""The first module of every network here: uint8 pixels in, what the first layer computes with out.
+"""The first module of every network here: it turns uint8 pixels into the numbers that the first layer takes.
 
-The network owns its normalisation, and optionally the quantization of its input, so that training and deployment
-cannot differ. There are 256 values a pixel can have, so the module is a table per channel: the very table the integer
-network starts with.
+The network contains its normalisation, and optionally the quantization of its input, so that training and deployment
+cannot differ. A pixel has 256 values, so the module is a table per channel; the integer network starts with the same
+table.
 
 >>> import torch
 >>> pixels = Input(mean=(0.5,), std=(0.25,), bits=8)
@@ -22,16 +22,16 @@ from lehr.multistep import MultiStep
 
 
 class Input(nn.Module):
-    """(pixel / 255 - mean) / std per channel, rounded to the levels of a signed integer of `bits` if they are given.
+    """(pixel / 255 - mean) / std per channel, rounded to the levels of a signed integer if `bits` is given.
 
-    The levels are symmetric, 2^(bits-1) - 1 of them to each side of 0, and share one `scale`: the power of two that
-    loses least over all pixel values, so that sums of them are exact in float32. Zero padding after this module is the
+    The levels are symmetric, 2^(bits-1) - 1 on each side of 0, and share one `scale`: the power of two with the least
+    squared error over all pixel values, so that their sums are exact in float32. Zero padding after this module is the
     level 0.
 
     Args:
-        mean: What is subtracted from each channel, in units of 1 for white.
-        std: What each channel is then divided by.
-        bits: 2 to 8, or None for values that are not rounded.
+        mean: of pixel / 255, for each channel.
+        std: of pixel / 255, for each channel.
+        bits: 2 to 8, or None for no rounding.
     """
 
     table: Tensor
@@ -41,7 +41,7 @@ class Input(nn.Module):
     def __init__(self, mean: Sequence[float], std: Sequence[float], bits: int | None = None) -> None:
         super().__init__()
         if not isinstance(mean, Sequence) or not isinstance(std, Sequence):
-            raise TypeError(f"mean and std are one number a channel, such as (0.5,), got {mean!r} and {std!r}")
+            raise TypeError(f"mean and std need one number per channel, such as (0.5,), got {mean!r} and {std!r}")
         if len(mean) != len(std):
             raise ValueError(f"each channel needs a mean and a std, got {len(mean)} means and {len(std)} stds")
         if any(value <= 0 for value in std):
@@ -58,14 +58,14 @@ class Input(nn.Module):
             scale, table = min(rounded.items(), key=lambda item: (item[1] - table).square().sum().item())
         self.register_buffer("table", table.float())
         self.register_buffer("scale", torch.tensor(scale))
-        # Where each channel's row begins in the flattened table.
+        # The start of each channel's row in the flattened table.
         self.register_buffer("offsets", 256 * torch.arange(len(mean))[:, None, None], persistent=False)
 
     def forward(
         self,
         x: Tensor,  # (batch, channel, height, width), uint8
     ) -> Tensor:
-        """Look every pixel up."""
+        """Look up every pixel in the table."""
         if x.dtype != torch.uint8:
             raise TypeError(f"the network takes uint8 pixels and normalises them itself, got {x.dtype}")
         channels = len(self.table)
@@ -74,12 +74,12 @@ class Input(nn.Module):
         return torch.take(self.table, x.long() + self.offsets)
 
     def extra_repr(self) -> str:
-        """Channels and bits."""
+        """Return channels and bits."""
         return f"channels={len(self.table)}, bits={self.bits}"
 
 
 def _powers_around(largest: Tensor, bits: int) -> tuple[float, float]:
-    """The powers of two around the scale that puts the largest value at the largest level."""
+    """Return the powers of two below and above the scale that maps the largest value to the largest level."""
     _, exponent = math.frexp(float(largest) / (2 ** (bits - 1) - 1))
     return 2.0 ** (exponent - 1), 2.0**exponent
 

@@ -1,4 +1,4 @@
-"""A multi-layer perceptron: hidden layers with BatchNorm, as QuantLab's network for MNIST."""
+"""A multi-layer perceptron with BatchNorm, like QuantLab's network for MNIST."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class MLP(nn.Module):
     torch.Size([2, 10])
 
     Args:
-        shape: one image, as (channels, height, width).
-        classes: how many scores it computes.
+        shape: (channels, height, width) of an image.
+        classes: the number of classes.
         hidden: the widths of the hidden layers.
         width: multiplies the hidden widths.
         mean: the mean of each channel of the images, as a share of 255.
         std: their standard deviation.
-        input_bits: rounds the input to so many bits, so that the first layer can run as integers; null for floats.
+        input_bits: rounds the input to this many bits, so that the first layer can run as integers; null for floats.
     """
 
     def __init__(
@@ -59,5 +59,5 @@ class MLP(nn.Module):
         self,
         x: Tensor,  # (batch, *shape), uint8
     ) -> Tensor:
-        """Scores, (batch, class)."""
+        """Return scores, (batch, class)."""
         return self.layers(self.input(x))

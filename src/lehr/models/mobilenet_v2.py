@@ -1,9 +1,9 @@
 """MobileNetV2 (Sandler et al., 2018), whose residual branches the paper quantizes.
 
-The standard network, with torchvision's module names, so that its full-precision weights load as they are
-(`load_torchvision_`). In ten of its seventeen blocks (at width 1) input and output are added. There, and only there,
-the paper quantizes: the branch's input, its three convolutions' weights and the two activations between them; its last
-convolution is followed by BatchNorm alone, and the sum stays in full precision.
+This is the standard network, with torchvision's module names, so that its full-precision weights load unchanged
+(`load_torchvision_`). Ten of its seventeen blocks (at width 1) are residual. The paper quantizes only these: the
+branch's input, the weights of its three convolutions and the two activations between them. Only BatchNorm follows the
+last convolution, and the sum stays in full precision.
 
 >>> import lehr
 >>> model = MobileNetV2((3, 32, 32), classes=10, width=0.5)
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from lehr.models.input import Input
 from lehr.models.width import check_width
 
-# Of each stage: expansion, output channels, blocks, stride of the first block.
+# Each stage: expansion, output channels, blocks, stride of the first block.
 _STAGES = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -37,14 +37,14 @@ _STAGES = (
 
 
 class InvertedResidual(nn.Module):
-    """1x1 to `expansion` times the channels, 3x3 on each of them, 1x1 back; added to its input where shapes allow."""
+    """Conv1x1 to `expansion` times the channels, depthwise Conv3x3, Conv1x1 back; plus the input if shapes match."""
 
     def __init__(self, before: int, after: int, stride: int, expansion: int) -> None:
         super().__init__()
         hidden = before * expansion
         self.residual = stride == 1 and before == after
         if self.residual:
-            # The place of the branch's input quantizer: an activation, passed over until something takes its place.
+            # A placeholder for the branch's input quantizer; `forward` skips it until it is replaced.
             self.branch_input: nn.Module = nn.ReLU6()
         layers: list[nn.Module] = [] if expansion == 1 else [_layer(before, hidden, kernel=1)]
         layers += [
@@ -58,7 +58,7 @@ class InvertedResidual(nn.Module):
         self,
         x: Tensor,  # (batch, before, height, width)
     ) -> Tensor:
-        """(batch, after, height / stride, width / stride)."""
+        """Return (batch, after, height / stride, width / stride)."""
         if not self.residual:
             return self.conv(x)
         return x + self.conv(x if isinstance(self.branch_input, nn.ReLU6) else self.branch_input(x))
@@ -74,12 +74,12 @@ class MobileNetV2(nn.Module):
     torch.Size([2, 5])
 
     Args:
-        shape: one image, as (channels, height, width).
-        classes: how many scores it computes.
+        shape: (channels, height, width) of an image.
+        classes: the number of classes.
         width: multiplies the channels, rounded to multiples of 8; the 1280 only if it is above 1.
         mean: the mean of each channel of the images, as a share of 255.
         std: their standard deviation.
-        input_bits: rounds the input to so many bits, so that the first layer can run as integers; null for floats.
+        input_bits: rounds the input to this many bits, so that the first layer can run as integers; null for floats.
         dropout: the share of features that are dropped before the last layer while training.
     """
 
@@ -118,7 +118,7 @@ class MobileNetV2(nn.Module):
 
     @property
     def residual_branches(self) -> list[str]:
-        """The paths of the blocks whose input and output are added, from the input on."""
+        """The paths of the residual blocks, from the input to the output."""
         return [
             path for path, module in self.named_modules() if isinstance(module, InvertedResidual) and module.residual
         ]
@@ -127,13 +127,13 @@ class MobileNetV2(nn.Module):
     def annealing_groups(self) -> list[list[str]]:
         """The paths whose noise decays together: the paper's layer l is the l-th residual branch.
 
-        Ten branches at 50 epochs each, one after the other, end at epoch 500 of 1000; thirty layers would not end.
+        Ten branches at 50 epochs each end at epoch 500 of 1000; thirty layers would not end in time.
         """
         return [[path] for path in self.residual_branches]
 
     @property
     def quantized_part(self) -> nn.Module:
-        """A module that holds the residual blocks under their own paths, and nothing else of the model."""
+        """A module that contains only the residual blocks, under their paths."""
         part = nn.Module()
         blocks = {path.removeprefix("features."): self.get_submodule(path) for path in self.residual_branches}
         part.features = nn.ModuleDict(blocks)
@@ -143,21 +143,21 @@ class MobileNetV2(nn.Module):
         self,
         x: Tensor,  # (batch, *shape), uint8
     ) -> Tensor:
-        """Scores, (batch, class)."""
+        """Return scores, (batch, class)."""
         return self.classifier(self.pool(self.features(self.input(x))))
 
 
 def load_torchvision_(model: MobileNetV2, state: Mapping[str, Tensor]) -> None:
-    """Load a state dict with torchvision's names, which knows nothing of our `Input`; all else must be there and fit.
+    """Load a state dict of torchvision's MobileNetV2, which has no `Input`; all other tensors must be there and fit.
 
-    The state of one of our own networks, quantized or not, loads with `model.load_state_dict`.
+    Load the state of one of lehr's networks, quantized or not, with `model.load_state_dict`.
     """
     ours = {key: value for key, value in model.state_dict().items() if key.startswith("input.")}
     model.load_state_dict(ours | dict(state))
 
 
 def _layer(before: int, after: int, *, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """Convolution, BatchNorm, activation."""
+    """Return convolution, BatchNorm and activation."""
     return nn.Sequential(
         nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(after),
@@ -166,6 +166,6 @@ def _layer(before: int, after: int, *, kernel: int, stride: int = 1, groups: int
 
 
 def _rounded(channels: float) -> int:
-    """The nearest multiple of 8, at least 8, and not below 90 % of `channels`."""
+    """Return the nearest multiple of 8 that is at least 8 and at least 90 % of `channels`."""
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded if rounded >= 0.9 * channels else rounded + 8

@@ -1,6 +1,6 @@
-"""What a network may say of itself, by having one of these properties.
+"""Optional properties of a network: which part is quantized, and which modules anneal together.
 
-A network that says nothing is quantized whole, and each of its layers anneals on its own.
+A network without them is quantized as a whole, and its layers anneal separately.
 
 >>> from torch import nn
 >>> class Tail(nn.Module):
@@ -35,14 +35,14 @@ class AnnealedInGroups(Protocol):
 
 @runtime_checkable
 class QuantizedInPart(Protocol):
-    """A network of which a recipe quantizes a part and leaves the rest in full precision."""
+    """A network that is only partly quantized by a recipe."""
 
     @property
     def quantized_part(self) -> nn.Module:
-        """A module that holds the part; it is converted in place."""
+        """A module that contains the part to quantize; it is converted in place."""
         ...
 
 
 def quantized_part(model: nn.Module) -> nn.Module:
-    """Return what of `model` a recipe's algorithm converts: the part it names, or all of it."""
+    """Return the part of `model` that a recipe's algorithm converts: its `quantized_part`, or all of it."""
     return model.quantized_part if isinstance(model, QuantizedInPart) else model

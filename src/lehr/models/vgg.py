@@ -14,20 +14,20 @@ from lehr.models.width import scaled
 class VGG(nn.Module):
     """Conv3x3 128, 128-pool, 256, 256-pool, 512, 512-pool; Linear 1024, 1024, classes.
 
-    Each layer is followed by BatchNorm and, but for the last, an activation; max-pools stand before BatchNorm; there
-    is no bias before BatchNorm. At width 1 on 32x32 images: 14.0 M weights, 617 M MAC.
+    BatchNorm follows each layer, and an activation each but the last; max-pools come before BatchNorm; there is no bias
+    before BatchNorm. At width 1 on 32x32 images: 14.0 M weights, 617 M MAC.
 
     >>> import torch
     >>> VGG(width=1 / 16)(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape
     torch.Size([2, 10])
 
     Args:
-        shape: one image, as (channels, height, width).
-        classes: how many scores it computes.
+        shape: (channels, height, width) of an image.
+        classes: the number of classes.
         width: multiplies all channels.
         mean: the mean of each channel of the images, as a share of 255.
         std: their standard deviation.
-        input_bits: rounds the input to so many bits, so that the first layer can run as integers; null for floats.
+        input_bits: rounds the input to this many bits, so that the first layer can run as integers; null for floats.
         activation: relu, or hardtanh, whose values end at -1 and 1 as ternary levels do.
     """
 
@@ -44,7 +44,7 @@ class VGG(nn.Module):
     ) -> None:
         super().__init__()
         if activation not in ("relu", "hardtanh"):
-            raise ValueError(f"activation is relu or hardtanh, got {activation!r}")
+            raise ValueError(f"activation must be relu or hardtanh, got {activation!r}")
         activate = nn.ReLU if activation == "relu" else nn.Hardtanh
         channels, height, columns = shape
         if min(height, columns) < 8:
@@ -78,5 +78,5 @@ class VGG(nn.Module):
         self,
         x: Tensor,  # (batch, *shape), uint8
     ) -> Tensor:
-        """Scores, (batch, class)."""
+        """Return scores, (batch, class)."""
         return self.classifier(self.features(self.input(x)))

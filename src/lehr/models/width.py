@@ -1,4 +1,4 @@
-"""The width of a network: what its numbers of channels are multiplied with."""
+"""The width of a network: a factor of its numbers of channels."""
 
 from __future__ import annotations
 

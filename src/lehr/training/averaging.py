@@ -1,4 +1,4 @@
-"""A moving average of the weights: what a run with `averaging` evaluates and keeps."""
+"""An exponential moving average of the weights, which a run with `averaging` evaluates and keeps."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class Average:
-    """The exponential moving average of a model's parameters; buffers are not averaged.
+    """The exponential moving average of a model's parameters.
 
-    The noise is what it is, and BatchNorm's statistics are estimated anew.
+    Buffers are not averaged: the noise follows its schedule, and BatchNorm's statistics are re-estimated.
 
     Args:
         model: the network that trains
-        decay: what a step keeps of the average; the rest comes from the weights
+        decay: the weight of the old average in each update; the new weights count 1 - decay
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -29,7 +29,7 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take the weights of one more step in; the first step's are the average of one."""
+        """Update the average with the weights after a step; the first call copies the weights."""
         average, weights = list(self._average.values()), [weight.detach() for weight in self._parameters.values()]
         if self._steps:
             self._update(average, weights, self._steps)
@@ -40,13 +40,13 @@ class Average:
 
     @torch.no_grad()
     def copy_to_weights(self) -> None:
-        """Make the average the model's weights."""
+        """Overwrite the model's weights with the average."""
         for name, weight in self._parameters.items():
             weight.copy_(self._average[name])
 
     @contextlib.contextmanager
     def in_place_of_weights(self, model: nn.Module) -> Iterator[None]:
-        """Let the model have the average for a while; its weights and buffers are as before afterwards."""
+        """Replace the model's weights by the average inside the block; restore weights and buffers afterwards."""
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         self.copy_to_weights()
         try:
@@ -55,11 +55,11 @@ class Average:
             model.load_state_dict(before)
 
     def state_dict(self) -> dict[str, Any]:
-        """The average so far."""
+        """Return the average and the number of updates."""
         return {"steps": self._steps, "average": self._average}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with an average of `state_dict`."""
+        """Continue from the average in `state`, which `state_dict` returned."""
         self._steps = state["steps"]
         for name, value in state["average"].items():
             self._average[name].copy_(value)

@@ -1,4 +1,4 @@
-"""Where, when and with what a run is made: what run.json keeps, and what a user should know before going on."""
+"""The environment of a run, as run.json records it, and warnings if it differs when the run resumes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from lehr.training.recipes import read
 
 
 def circumstances(recipe: Recipe) -> dict[str, Any]:
-    """Time, command, seed, commit, versions, threads."""
-    ask = ["git", "-C", str(Path(lehr.__file__).parent), "rev-parse", "HEAD"]
+    """Return the time, command, seed, commit, versions and number of threads."""
+    git = ["git", "-C", str(Path(lehr.__file__).parent), "rev-parse", "HEAD"]
     try:
-        commit = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.strip()
-    except OSError:  # there is no git
+        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # git is not installed
         commit = ""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -43,23 +43,27 @@ def circumstances(recipe: Recipe) -> dict[str, Any]:
 
 
 def warn_if_circumstances_differ(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Warn if a resumed run will differ in the last bits from one that never stopped."""
+    """Warn if versions or threads changed, so that the resumed run can differ in the last bits."""
     changed = [name for name in ("lehr", "torch", "threads") if then.get(name) != now[name]]
     if changed:
         was = ", ".join(f"{name} {then.get(name)}" for name in changed)
         now_is = ", ".join(f"{name} {now[name]}" for name in changed)
-        warnings.warn(f"this run began with {was} and goes on with {now_is}: not bit for bit", RunWarning, stacklevel=3)
+        warnings.warn(
+            f"this run began with {was} and resumes with {now_is}: its numbers may differ in the last bits",
+            RunWarning,
+            stacklevel=3,
+        )
 
 
 def warn_if_split_differs(recipe: Recipe, other: Path) -> None:
-    """Warn if the network of another run has seen validation images of this one."""
+    """Warn if the network of another run was trained on validation images of this run."""
     theirs = read(RunFolder.open(other).recipe)
     held_out, theirs_held_out = ((r.seed, r.data.validation) for r in (recipe, theirs))
     if recipe.data.name == theirs.data.name and held_out != theirs_held_out:
         warnings.warn(
-            f"{other} held other images out (its seed and data.validation are {theirs.seed} and "
-            f"{theirs.data.validation}, this run's {recipe.seed} and {recipe.data.validation}) and has seen some of "
-            f"this run's validation images, which will look better than they are; test data is not touched",
+            f"{other} held out other validation images (seed {theirs.seed}, data.validation {theirs.data.validation}; "
+            f"this run: {recipe.seed}, {recipe.data.validation}) and was trained on some of this run's: validation "
+            f"accuracy will be too high; test accuracy is not affected",
             RunWarning,
             stacklevel=3,
         )

@@ -1,7 +1,7 @@
-"""A loss that becomes NaN or infinite stops the run, with the step and the layer named.
+"""Stop a run whose loss becomes NaN or infinite, with an error that names the step and the layer.
 
-A single process on a CPU looks at each loss, where it costs nothing, before the weights are changed by it. An
-accelerator would have to be waited for, and other processes asked: there losses are looked at every 50 steps.
+A single process on a CPU checks each loss before the optimizer step. On an accelerator or with several processes a
+check would synchronize them, so losses are checked every 50 steps.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _STEPS_BETWEEN_CHECKS = 50
 
 
 class FiniteLoss:
-    """Raises `Diverged`, in all processes, if the loss of one of them was not finite.
+    """Raises `Diverged` in all processes if the loss of one of them was not finite.
 
     Args:
         model: the network that trains
         total: adds a tensor over all processes
-        every_step: whether a look at the loss costs nothing: one process, on a CPU
+        every_step: check every loss; cheap for a single process on a CPU
     """
 
     def __init__(self, model: nn.Module, total: Callable[[Tensor], Tensor], *, every_step: bool) -> None:
@@ -32,7 +32,7 @@ class FiniteLoss:
         self._losses: list[Tensor] = []
 
     def add(self, loss: Tensor, images: Tensor, epoch: int, step: int) -> None:
-        """Note the loss of these images at a step, counted from the start of the run."""
+        """Record the loss of these images; `step` counts from the start of the run."""
         loss = loss.detach()
         if self._every_step and math.isfinite(loss.item()):
             return
@@ -41,7 +41,7 @@ class FiniteLoss:
             self.check(epoch, step, images)
 
     def check(self, epoch: int, step: int, images: Tensor | None = None) -> None:
-        """Look at the losses since the last look, the last of which is that of `step`."""
+        """Check the losses since the last check; the newest is that of `step`."""
         if not self._losses:
             return
         losses, self._losses = torch.stack(self._losses), []
@@ -51,21 +51,21 @@ class FiniteLoss:
         first = int(wrong.int().argmax())
         raise Diverged(
             f"the loss became {losses[first].item()} at step {step - len(losses) + 1 + first} (epoch {epoch}); "
-            f"{first_not_finite(self._model, images)}; a smaller learning rate or gradient clipping "
-            f"(--optimizer.lr, --optimizer.clip_norm) may help"
+            f"{first_not_finite(self._model, images)}; try a smaller learning rate or gradient clipping "
+            f"(--optimizer.lr, --optimizer.clip_norm)"
         )
 
 
 @torch.no_grad()
 def first_not_finite(model: nn.Module, images: Tensor | None) -> str:
-    """Where a network first turns to NaN or infinity, in its parameters or on these images: part of a sentence."""
+    """Return a clause that names the first parameter, or the first output on these images, that is not finite."""
     for name, parameter in model.named_parameters():
         if not bool(parameter.isfinite().all()):
             layer, _, kind = name.rpartition(".")
             return f"the {kind} of layer {layer} is not finite"
     found: list[str] = []
 
-    def look(path: str) -> Callable[..., None]:
+    def checking(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             if not found and isinstance(output, Tensor) and not bool(output.isfinite().all()):
                 found.append(path)
@@ -73,7 +73,7 @@ def first_not_finite(model: nn.Module, images: Tensor | None) -> str:
         return hook
 
     leaves = [(path, module) for path, module in model.named_modules() if not list(module.children())]
-    handles = [module.register_forward_hook(look(path)) for path, module in leaves]
+    handles = [module.register_forward_hook(checking(path)) for path, module in leaves]
     try:
         if images is not None:
             model.forward(images)

@@ -1,4 +1,4 @@
-"""What stops a run: a wrong folder, a loss that is no number, a signal. Each message is a sentence for the user."""
+"""Errors and warnings of a run: a damaged folder, a loss that is not finite, a signal."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import signal
 
 
 class RunError(Exception):
-    """A run folder that is not what it should be; the message says what to do."""
+    """A run folder is missing, damaged or in use; the message says what to do."""
 
 
 class RunWarning(UserWarning):
-    """A run that goes on, but not quite as one would expect."""
+    """The run continues, but something is not as the user expects."""
 
 
 class Diverged(Exception):
-    """The loss is no longer a number."""
+    """The loss became NaN or infinite."""
 
 
 class Interrupted(BaseException):
-    """The process was told to stop; not an `Exception`, so that nothing on the way takes it for a failure."""
+    """A signal stopped the process; a `BaseException`, so that no `except Exception` swallows it."""
 
     def __init__(self, signum: int, remedy: str) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}; {remedy}")

@@ -1,7 +1,7 @@
-"""Loss and accuracy of the network that will be deployed: without noise, in full precision.
+"""Loss and accuracy of the network that will be deployed: without noise, computed in full precision.
 
-While a network trains, two more are measured beside it: with the noise of training, and with the BatchNorm statistics
-of training where those are estimated anew.
+During training two variants are measured too: with the noise of training, and, if BatchNorm's statistics are
+re-estimated, with the running statistics of training.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Total = Callable[[Tensor], Tensor]
 
 
 def _alone(tensor: Tensor) -> Tensor:
-    """The total of a single process."""
+    """Return the tensor: the total of a single process."""
     return tensor
 
 
 class Tally:
-    """Loss and accuracy over many batches, summed on `device` and read once: no step waits for an accelerator.
+    """Loss and accuracy over many batches, summed on `device`, so that no step waits for an accelerator.
 
     >>> tally = Tally()
     >>> tally.add(torch.tensor(0.5), torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
@@ -49,14 +49,14 @@ class Tally:
         scores: Tensor,  # (batch, class)
         labels: Tensor,  # (batch,)
     ) -> None:
-        """Count a batch."""
+        """Add a batch."""
         size = len(labels)
         self._loss.add_(loss.detach(), alpha=size)
         self._correct.add_((scores.argmax(1) == labels).sum())
         self.count += size
 
     def read(self, total: Total = _alone) -> tuple[float, float]:
-        """Mean loss and accuracy, NaN of nothing; `total` adds the sums of several processes."""
+        """Return the mean loss and accuracy, NaN without samples; `total` adds the sums of several processes."""
         sums = torch.stack([self._loss, self._correct, torch.full_like(self._loss, self.count)])
         loss, correct, count = total(sums).tolist()
         return (loss / count, correct / count) if count else (math.nan, math.nan)
@@ -66,13 +66,13 @@ class Tally:
 def evaluate_each(
     forwards: dict[str, Forward], loss: nn.Module, batches: Steps, device: torch.device, total: Total = _alone
 ) -> dict[str, float]:
-    """Loss and accuracy of several ways to run a network, over all samples of all processes.
+    """Return loss and accuracy of several forward functions, over all samples of all processes.
 
     Args:
-        forwards: what the names of the results begin with ("val/"), and images to scores
-        loss: of scores and labels
-        batches: of this process
-        device: where the sums are kept until the end
+        forwards: functions from images to scores, by the prefix of their results' names ("val/")
+        loss: a module of scores and labels
+        batches: the batches of this process
+        device: the device that accumulates the sums
         total: adds a tensor over all processes
     """
     tallies = {name: Tally(device) for name in forwards}
@@ -95,16 +95,15 @@ def validate(
     total: Total,
     device: torch.device,
 ) -> dict[str, float]:
-    """Validate a network that trains; it is in training mode before and after.
+    """Validate a network during training and leave it in training mode.
 
     Args:
         model: the network
-        loss: of scores and labels
+        loss: a module of scores and labels
         batches: validation images of this process
-        batchnorm: batches of training images, from which BatchNorm's statistics are estimated without noise; may be
-            empty
+        batchnorm: batches of training images to re-estimate BatchNorm's statistics from, without noise; may be empty
         total: adds a tensor over all processes
-        device: the network's
+        device: the device of the network
     """
     model.eval()
     noisy = noisy_quantizers(model)
@@ -130,14 +129,14 @@ def validate(
 
 
 def batchnorm_images(recipe: Recipe, splits: Splits | StreamedSplits) -> Sequence[Tensor]:
-    """The training images that BatchNorm's statistics are estimated from: in memory, augmented like those of training.
+    """Return the augmented training images that BatchNorm's statistics are re-estimated from.
 
-    The same on every process, so that all have the same statistics.
+    Every process gets the same images, and so the same statistics.
     """
     if not recipe.batchnorm_batches:
         return ()
     images = examples_of(splits.train, _BATCHNORM_BATCH * recipe.batchnorm_batches)
-    # Data may be in the order of its classes: a batch must hold many.
+    # Data may be sorted by class, but each batch must hold many classes.
     images = images[torch.randperm(len(images), generator=torch.Generator().manual_seed(recipe.seed))]
     augment = recipe.data.augmentation
     if augment and isinstance(splits, Splits):

@@ -1,9 +1,9 @@
-"""A run is a folder: recipe.yaml, run.json, metrics.csv, checkpoints/, results.json; and it can always go on.
+"""A run is a folder: recipe.yaml, run.json, metrics.csv, checkpoints/, results.json. It can be resumed at any time.
 
 A full-precision twin that is trained first, to start from or to learn from, is a run too, in twin/.
 
-Nothing here is ever half-written under its final name: files are written beside it, synced and renamed. A checkpoint
-that was damaged later is found out by its checksums when it is read, and the one before it is taken.
+Files are written under a temporary name, synced and renamed, so that none is ever half-written. Checksums detect a
+checkpoint that was damaged later; the one before it is used instead.
 """
 
 from __future__ import annotations
@@ -47,59 +47,59 @@ class RunFolder:
 
     @classmethod
     def unused(cls, path: Path) -> RunFolder:
-        """A folder for a new run, not made yet; one that holds a run already is refused."""
+        """Return the folder of a new run without creating it; raise RunError if it already holds a run."""
         folder = cls(path)
         if folder.recipe.exists():
             raise RunError(
-                f"{path} holds a run already: continue it with `lehr train --resume {path}`, or name another"
+                f"{path} already holds a run: continue it with `lehr train --resume {path}`, or choose another folder"
             )
         return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """A folder that holds a run."""
+        """Return the folder of an existing run; raise RunError if it holds none."""
         folder = cls(path)
         if not folder.recipe.exists():
             raise RunError(f"{path} is not a run: it has no recipe.yaml")
         return folder
 
     def create(self, recipe: str, info: Mapping[str, Any]) -> None:
-        """Make the folder of a run that begins now."""
+        """Create the folder of a new run, with its recipe and the content of run.json."""
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"cannot make the run folder {self.path}: {error.strerror}") from error
+            raise RunError(f"cannot create the run folder {self.path}: {error.strerror}") from error
         write_json(self.info, info)
-        write_text(self.recipe, recipe)  # last: with it the folder is a run
+        write_text(self.recipe, recipe)  # last: recipe.yaml makes the folder a run
 
     def checkpoint(self, epoch: int) -> Path:
-        """The name of the checkpoint after `epoch` epochs."""
+        """Return the path of the checkpoint after `epoch` epochs."""
         return self.checkpoints / f"epoch-{epoch:05d}.ckpt"
 
     def newest_checkpoint(self) -> tuple[Path, dict[str, Any]] | None:
-        """The newest checkpoint that can be read, and what is in it; damaged ones are told and passed over.
+        """Return the path and content of the newest readable checkpoint; warn of damaged ones and skip them.
 
-        None if there is no checkpoint yet; an error if there are some and none can be read.
+        Return None if there is no checkpoint yet. Raise RunError if there are some and none can be read.
         """
         paths = sorted(self.checkpoints.glob("epoch-*.ckpt"), reverse=True)
         for path in paths:
             try:
                 return path, load_checkpoint(path)
             except RunError as error:
-                warnings.warn(f"{error}; looking for the one before", RunWarning, stacklevel=2)
+                warnings.warn(f"{error}; trying the checkpoint before it", RunWarning, stacklevel=2)
         if paths:
-            raise RunError(f"no checkpoint of {self.path} can be read: start anew with `lehr train {self.recipe}`")
+            raise RunError(f"no checkpoint of {self.path} can be read: start over with `lehr train {self.recipe}`")
         return None
 
     def prune(self) -> None:
-        """Remove old checkpoints and what an interrupted write left behind."""
+        """Remove old checkpoints and the files that interrupted writes left behind."""
         for path in sorted(self.checkpoints.glob("epoch-*.ckpt"))[:-KEPT]:
             path.unlink(missing_ok=True)
         for path in [*self.path.glob("*.part"), *self.checkpoints.glob("*.part")]:
             path.unlink(missing_ok=True)
 
     def read_metrics(self) -> list[dict[str, str]]:
-        """The rows of metrics.csv, one an epoch; damaged ones are told and left out."""
+        """Return the rows of metrics.csv, one per epoch; warn of damaged rows and skip them."""
         if not self.metrics.exists():
             return []
         try:
@@ -112,7 +112,7 @@ class RunFolder:
         if "epoch" not in header or len(set(header)) < len(header):
             raise RunError(f"{self.metrics} is damaged: expected a column epoch, found {', '.join(header)[:200]!r}")
         if rows and not text.endswith("\n"):
-            rows[-1] = []  # cut off, perhaps within a number
+            rows[-1] = []  # truncated, perhaps within a number
         whole, damaged = {}, []
         for line, row in enumerate(rows, 2):
             if len(row) == len(header) and all(map(_is_number, row)):
@@ -122,12 +122,11 @@ class RunFolder:
                     continue
             damaged.append(line)
         if damaged:
-            told = f"{self.metrics}: damaged and left out: {ranges(damaged, 'line')}"
-            warnings.warn(told, RunWarning, stacklevel=2)
+            warnings.warn(f"{self.metrics}: skipped damaged {ranges(damaged, 'line')}", RunWarning, stacklevel=2)
         return [whole[epoch] for epoch in sorted(whole)]
 
     def metrics_before(self, epoch: int) -> list[dict[str, str]]:
-        """The rows of the epochs before `epoch`, to go on with; what is lost of them is told."""
+        """Return the rows of the epochs before `epoch`, for a run that resumes there; warn of missing ones."""
         try:
             rows = self.read_metrics()
         except RunError as error:
@@ -136,26 +135,28 @@ class RunFolder:
         rows = [row for row in rows if int(row["epoch"]) < epoch]
         missing = sorted({*range(epoch)} - {int(row["epoch"]) for row in rows})
         if missing:
-            told = (
-                f"{self.metrics} has lost {ranges(missing, 'epoch')}: the curves have a gap there, the network has none"
+            lost = ranges(missing, "epoch")
+            warnings.warn(
+                f"{self.metrics} has no {lost}: only the curves have a gap, the network was trained there too",
+                RunWarning,
+                stacklevel=2,
             )
-            warnings.warn(told, RunWarning, stacklevel=2)
         return rows
 
     def read_info(self, *, otherwise: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What run.json holds: when and with what the run was begun, on which images.
+        """Return the content of run.json: when, where and on which images the run began.
 
-        If it is lost, it is written anew with what there is `otherwise`, and the user is told.
+        If it cannot be read, warn, write `otherwise` to it and return that.
         """
         try:
             return read_json(self.info)
         except RunError as error:
-            warnings.warn(f"{error}; it is written anew, as of now", RunWarning, stacklevel=2)
+            warnings.warn(f"{error}; it is replaced, with the present environment", RunWarning, stacklevel=2)
             write_json(self.info, {**otherwise, "restored": True})
             return otherwise
 
     def read_results(self) -> dict[str, Any] | None:
-        """What results.json holds, None before the run is finished."""
+        """Return the content of results.json, or None if the run is not finished."""
         if not self.results.exists():
             return None
         try:
@@ -166,7 +167,7 @@ class RunFolder:
                 if isinstance(value, bool) or not isinstance(value, int | float):
                     raise ValueError(f"{name} should be a number, got {reprlib.repr(value)}")
         except ValueError as error:
-            advice = f"remove it, and `lehr train --resume {self.path}` makes it anew"
+            advice = f"remove it, and create it again with `lehr train --resume {self.path}`"
             raise RunError(f"{self.results} is damaged: {error}; {advice}") from error
         return content
 
@@ -182,15 +183,15 @@ class RunFolder:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds, read as data only: a file from a stranger cannot run code."""
+    """Return the content of a checkpoint, loaded as data only: an untrusted file cannot run code."""
     if path.exists() and not path.is_file():
-        raise RunError(f"checkpoint {path} is no regular file")
+        raise RunError(f"checkpoint {path} is not a regular file")
     try:
         with zipfile.ZipFile(path) as archive:
-            # Torch stores without compressing: what unpacks to more than the file holds is not its.
+            # Torch does not compress: an archive that unpacks to more than the file's size is not torch's.
             if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
                 raise RunError(f"checkpoint {path} is damaged: it would unpack to more than the file holds")
-            damaged = archive.testzip()  # torch writes checksums but does not look at them
+            damaged = archive.testzip()  # torch writes checksums but does not check them
         if damaged is not None:
             raise RunError(f"checkpoint {path} is damaged: the checksum of {damaged} is wrong")
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -202,16 +203,16 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise RunError(f"checkpoint {path} is damaged ({reason[:120]})") from error
     if not isinstance(content, dict) or "state_dict" not in content:
-        raise RunError(f"{path} is no checkpoint of a run: it has no state_dict")
+        raise RunError(f"{path} is not a checkpoint of a run: it has no state_dict")
     state = content["state_dict"]
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-        raise RunError(f"{path} is no checkpoint of a run: its state_dict is none of named tensors")
+        raise RunError(f"{path} is not a checkpoint of a run: its state_dict does not map names to tensors")
     return content
 
 
 def save_checkpoint(content: Mapping[str, Any], path: Path) -> None:
-    """Write a checkpoint, whole or not at all."""
-    written = io.BytesIO()  # torch would make an error of its own of a disk that is full
+    """Write a checkpoint atomically."""
+    written = io.BytesIO()  # torch.save to a full disk would hide the OSError
     torch.save(content, written)
     with replacing(path) as part:
         part.write_bytes(written.getbuffer())
@@ -219,7 +220,7 @@ def save_checkpoint(content: Mapping[str, Any], path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of `path` when all went well; a failure leaves `path` as it was."""
+    """Yield a temporary path to write to, then rename it to `path`; a failure leaves `path` unchanged."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         yield part
@@ -228,21 +229,21 @@ def replacing(path: Path) -> Iterator[Path]:
         _sync(path.parent)
     except OSError as error:
         raise RunError(
-            f"cannot write {path}: {error.strerror or error}; what was saved before is untouched, "
-            f"see to it and go on with --resume"
+            f"cannot write {path}: {error.strerror or error}; what was saved before is intact: "
+            f"fix the cause and continue with --resume"
         ) from error
     finally:
         part.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text file, whole or not at all."""
+    """Replace a text file atomically."""
     with replacing(path) as part:
         part.write_text(text)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The names and values of a JSON file."""
+    """Return the object in a JSON file as a dict."""
     try:
         content = plain.from_json(plain.read_text(path, plain.LARGEST_JSON))
     except (OSError, ValueError) as error:
@@ -253,12 +254,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a JSON file, whole or not at all."""
+    """Replace a JSON file atomically."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def ranges(numbers: Sequence[int], name: str) -> str:
-    """Numbers in words, in their order.
+    """Return sorted numbers as text, with consecutive ones joined.
 
     >>> ranges([2], "line"), ranges([3, 4, 5, 9], "epoch")
     ('line 2', 'epochs 3 to 5, 9')
@@ -269,8 +270,8 @@ def ranges(numbers: Sequence[int], name: str) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    told = ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
-    return f"{name}{'s' * (len(numbers) > 1)} {told}"
+    text = ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+    return f"{name}{'s' * (len(numbers) > 1)} {text}"
 
 
 def _is_number(cell: str) -> bool:
@@ -281,7 +282,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _sync(path: Path) -> None:
-    """Have the disk hold what was written."""
+    """Flush a file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

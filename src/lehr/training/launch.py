@@ -1,8 +1,8 @@
-"""The devices and processes of a run: Lightning Fabric's, and what becomes of the others when one of them ends.
+"""The devices and processes of a run, on Lightning Fabric; when one process ends, the others end too.
 
-With several devices the first process starts this command once more for each of the others, unless torchrun or SLURM
-started them all. They meet in every step, so that none can go on without the others. If one ends early, the first says
-so in one sentence and ends the rest; if the first ends, the others end themselves.
+With several devices the first process runs this command again for each other device, unless torchrun or SLURM started
+all processes. They synchronize in every step, so none can continue alone. If one fails, the first process reports it
+in one sentence and ends the rest; if the first ends, the others end themselves.
 """
 
 from __future__ import annotations
@@ -33,27 +33,30 @@ from lehr.training.machine import check_bfloat16, check_compiler
 from lehr.training.recipe import Recipe
 
 _RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # of every launcher
-_FIRST = "LEHR_FIRST_PROCESS"  # tells a process that was started here the id of the first
+_FIRST = "LEHR_FIRST_PROCESS"  # the process id of the first, in the environment of the others
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SECONDS_BETWEEN_LOOKS = 0.5
-_PATIENCE = 4.0  # seconds in which a process that was hit by the end of another may still say so itself
+_PATIENCE = 4.0  # seconds for a process to report its own error before another ends it
 _LOST = re.compile("connection (closed|reset|refused)|gloo|nccl|broken pipe", re.IGNORECASE)
 
-_started: list[subprocess.Popen[bytes]] = []  # by this process; they run the same script, also after the first training
+_started: list[subprocess.Popen[bytes]] = []  # by this process; a second training in the script reuses them
 
 
 def is_main_process() -> bool:
-    """Whether this is the process that writes and speaks; launchers give the others a rank."""
+    """Return whether this is the process that writes files and messages: the one with rank 0."""
     return not any(int(os.environ.get(name, 0)) for name in _RANKS)
 
 
 def fabric_of(recipe: Recipe) -> Fabric:
-    """Devices, strategy and precision of a recipe; what this machine cannot do is an error."""
+    """Return the Fabric of a recipe's devices, strategy and precision.
+
+    Raise ValueError or RunError if this machine cannot provide them.
+    """
     launched = TorchElasticEnvironment().world_size() if TorchElasticEnvironment.detect() else None
-    if launched not in (None, recipe.devices * recipe.num_nodes):  # each would train a network into the same folder
+    if launched not in (None, recipe.devices * recipe.num_nodes):  # they would train separately into one folder
         raise ValueError(
             f"torchrun started {launched} processes, but devices is {recipe.devices} and num_nodes {recipe.num_nodes}: "
-            "give --devices what torchrun has as --nproc-per-node, and --num_nodes what it has as --nnodes"
+            "set --devices to torchrun's --nproc-per-node, and --num_nodes to its --nnodes"
         )
     try:
         with _quiet_lightning():
@@ -68,7 +71,7 @@ def fabric_of(recipe: Recipe) -> Fabric:
         asked = f"accelerator {recipe.accelerator}, devices {recipe.devices}, strategy {recipe.strategy}"
         raise ValueError(f"{asked}: {error}") from error
     if fabric.device.type == "cpu":
-        if recipe.precision in ("bf16-mixed", "16-mixed"):  # of which Fabric makes bf16-mixed here
+        if recipe.precision in ("bf16-mixed", "16-mixed"):  # on a CPU Fabric runs both as bf16-mixed
             check_bfloat16()
         if recipe.compile:
             check_compiler()
@@ -77,15 +80,15 @@ def fabric_of(recipe: Recipe) -> Fabric:
 
 @contextlib.contextmanager
 def stopped_by_signals(run: Path) -> Iterator[None]:
-    """Raise `Interrupted`, which names the run to continue, wherever the program is at SIGTERM or Ctrl-C.
+    """Raise `Interrupted` at SIGTERM or Ctrl-C inside the block; its message names the run to resume.
 
-    What was saved after the last epoch stays. A second signal ends the process at once.
+    Checkpoints are kept. A second signal ends the process at once.
 
     Args:
         run: the folder that `lehr train --resume` continues
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # Python receives signals in its main thread only
+        yield  # Python handles signals in the main thread only
         return
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -104,14 +107,14 @@ def stopped_by_signals(run: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def all_processes(fabric: Fabric, path: Path) -> Iterator[RunFolder]:
-    """Start the other processes and meet them; an error ends them all, and is reported once.
+    """Start and connect the other processes; an error ends them all and is reported once.
 
     Args:
-        fabric: of this process
-        path: the run folder; that of the first process counts, which may have found a new name for it
+        fabric: the Fabric of this process
+        path: the run folder; all processes use the first one's, which may have picked a new name
 
     Returns:
-        A context manager that gives the run folder of all processes.
+        A context manager that yields the run folder of all processes.
     """
     folder = RunFolder(path)
     with _quiet_lightning():
@@ -132,12 +135,12 @@ def all_processes(fabric: Fabric, path: Path) -> Iterator[RunFolder]:
 
 
 def _start_others(fabric: Fabric) -> None:
-    """Run this command once more for each of this node's other devices, as Fabric would, but under our watch."""
+    """Run this command again for each other device of this node, as Fabric does, but keep the processes to watch."""
     environment = getattr(fabric.strategy, "cluster_environment", None)
     if not isinstance(environment, LightningEnvironment) or environment.creates_processes_externally:
         return
     if not isinstance(fabric.strategy, DDPStrategy):
-        raise ValueError(f"on several devices the strategy is ddp, got {type(fabric.strategy).__name__}")
+        raise ValueError(f"several devices need the strategy ddp, got {type(fabric.strategy).__name__}")
     devices = len(fabric.strategy.parallel_devices or ())
     os.environ |= {
         "MASTER_ADDR": environment.main_address,
@@ -150,23 +153,23 @@ def _start_others(fabric: Fabric) -> None:
     command = [sys.executable, *(["-m", module.name] if module else [os.path.abspath(sys.argv[0])]), *sys.argv[1:]]
     for rank in range(1, devices):
         settings = {**os.environ, "LOCAL_RANK": str(rank), _FIRST: str(os.getpid())}
-        # In a session of its own: Ctrl-C reaches the first process, which ends the others.
+        # In a new session, so that Ctrl-C reaches only the first process, which ends the others.
         _started.append(subprocess.Popen(command, env=settings, start_new_session=True))
 
 
 def _end_others() -> None:
-    """They write nothing, and would wait for this process."""
+    """Kill the processes started here; they write no files, and would wait for this one forever."""
     for process in _started:
         process.kill()
         process.wait()
 
 
 def _report(error: BaseException, fabric: Fabric, folder: RunFolder) -> None:
-    """Raise what `error` means to the user; return if it is to be raised as it is."""
+    """Raise a clear error if `error` says that another process was lost; return if `error` itself is clear."""
     lost = isinstance(error, RuntimeError) and _LOST.search(str(error)) is not None
     if not fabric.is_global_zero:
-        if not isinstance(error, Diverged | Interrupted):  # which every process sees at the same time
-            time.sleep(_PATIENCE)  # what stops the first process too is said by that one, which then ends this one
+        if not isinstance(error, Diverged | Interrupted):  # every process raises these at the same time
+            time.sleep(_PATIENCE)  # if the first process fails too, it reports the error and ends this one
         if lost or isinstance(error, Diverged | Interrupted):
             raise SystemExit(1) from None
     elif fabric.world_size > 1 and lost:
@@ -177,12 +180,13 @@ def _report(error: BaseException, fabric: Fabric, folder: RunFolder) -> None:
 
 
 def _ended() -> tuple[int, int] | None:
-    """The rank on this node and the exit code of a process that failed."""
+    """Return the rank on this node and the exit code of a process that failed, or None."""
     codes = ((rank, process.poll()) for rank, process in enumerate(_started, 1))
     return next(((rank, code) for rank, code in codes if code), None)
 
 
 def _sentence(folder: RunFolder, who: str = "another process") -> str:
+    """Return the message for the user: which process ended, and how to continue."""
     how, ended = "ended", _ended()
     if ended is not None:
         rank, code = ended
@@ -190,11 +194,11 @@ def _sentence(folder: RunFolder, who: str = "another process") -> str:
         how = f"ended with exit code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
     begun = folder.recipe.exists()
     remedy = f"continue with: lehr train --resume {folder.path}" if begun else "the run has not begun: start it again"
-    return f"{who} {how}, and the others cannot go on without it; {remedy}"
+    return f"{who} {how}, and the others cannot continue without it; {remedy}"
 
 
 class _Watch(threading.Thread):
-    """Ends this process when another one has ended and it waits in vain, as in a collective operation of GPUs."""
+    """Ends this process if another one has ended, since it may wait forever in a collective operation."""
 
     def __init__(self, folder: RunFolder) -> None:
         super().__init__(daemon=True, name="lehr-watch")
@@ -210,10 +214,10 @@ class _Watch(threading.Thread):
         self._over.set()
 
     def run(self) -> None:
-        """Look twice a second."""
+        """Check the other processes twice a second."""
         while not self._over.wait(_SECONDS_BETWEEN_LOOKS):
             if self._first and os.getppid() != self._first and not self._over.wait(_SECONDS_BETWEEN_LOOKS):
-                if os.environ["LOCAL_RANK"] == "1":  # one of them says it
+                if os.environ["LOCAL_RANK"] == "1":  # only one process prints it
                     print(f"lehr train: {_sentence(self.folder, 'the first process')}", file=sys.stderr, flush=True)
                 os._exit(1)
             if _ended() is not None and not self._over.wait(_PATIENCE):
@@ -224,7 +228,7 @@ class _Watch(threading.Thread):
 
 @contextlib.contextmanager
 def _quiet_lightning() -> Iterator[None]:
-    """Without Lightning's advertisements."""
+    """Suppress Lightning's informational messages inside the block."""
     loggers = [logging.getLogger(name) for name in ("lightning.fabric", "lightning.pytorch")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -238,10 +242,10 @@ def _quiet_lightning() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """Let torch take kernels that give the same bits each time, while a recipe that asks for them trains."""
+    """Make torch use deterministic kernels inside the block, if `wanted`."""
     before = torch.are_deterministic_algorithms_enabled()
     if wanted:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what CUDA's matrix products need for it
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA's matrix products need it
         torch.use_deterministic_algorithms(True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The batches of a recipe, dealt out among the processes that train together."""
+"""The batches of a recipe, divided among the processes that train together."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _EVALUATED_AT_ONCE = 200  # images; evaluation keeps nothing for a backward pass
 
 
 class Loaders:
-    """Makes the batches of one process. A recipe's batch is that of all processes together.
+    """Makes the batches of one process; `data.batch_size` counts the images of all processes together.
 
     Args:
         splits: the images
-        data: the recipe's settings of them
-        seed: of the order and of augmentation
-        device: where the batches are wanted
-        rank: this process among those that train together
-        world_size: how many there are
+        data: the recipe's data settings
+        seed: seed of the order and of augmentation
+        device: the device of the batches
+        rank: the number of this process
+        world_size: the number of processes
     """
 
     def __init__(
@@ -36,23 +36,26 @@ class Loaders:
         self.device, self.rank, self.world_size = device, rank, world_size
 
     def training(self) -> Steps:
-        """Shuffled and augmented; a last step that is not full is left out, for BatchNorm's sake."""
+        """Return shuffled, augmented batches; a last, smaller batch is dropped, for BatchNorm's sake."""
         share, rest = divmod(self.data.batch_size, self.world_size)
         if rest or not share:
-            raise ValueError(f"a batch of {self.data.batch_size} cannot be dealt out among {self.world_size} processes")
+            raise ValueError(
+                f"data.batch_size must be a multiple of the {self.world_size} processes, got {self.data.batch_size}"
+            )
         batches = self._batches(self.splits.train, share, training=True)
         if not len(batches):
             raise ValueError(
-                f"{len(self.splits.train)} training images do not fill one batch of {self.data.batch_size}"
+                f"{len(self.splits.train)} training images do not fill one batch of {self.data.batch_size}: "
+                "reduce data.batch_size"
             )
         return batches
 
     def validation(self) -> Steps:
-        """Every validation image once."""
+        """Return batches with every validation image once."""
         return self._batches(self.splits.validation, _EVALUATED_AT_ONCE)
 
     def test(self) -> Steps:
-        """Every test image once."""
+        """Return batches with every test image once."""
         return self._batches(self.splits.test, _EVALUATED_AT_ONCE)
 
     def _batches(self, dataset: AnyDataset, batch_size: int, *, training: bool = False) -> Steps:

@@ -1,10 +1,10 @@
-"""One process trains into a run folder: the others are told who does.
+"""A lock, so that only one process trains into a run folder.
 
 with alone(path):
-    ...                                # train into the folder `path`, made if it is not there
+    ...                                # train into the folder `path`, created if missing
 
-The lock is the operating system's, on RUN/train.lock: it ends with the process, however that ends, and holds between
-the machines of a network file system (POSIX record locks, which NFS carries). The file says who holds it.
+The operating system locks RUN/train.lock: the lock ends with the process, however that ends, and is shared by machines
+on a network file system (NFS supports POSIX record locks). The file names the process that holds it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ except ImportError:  # Windows
 
 NAME = "train.lock"
 _TAKEN = (errno.EACCES, errno.EAGAIN)
-_LARGEST = 10_000  # bytes of what a lock says
+_LARGEST = 10_000  # bytes of a lock file
 
-_held: set[Path] = set()  # by this process, which the operating system would let in again
+_held: set[Path] = set()  # by this process: the operating system would grant it the lock again
 
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Hold the run folder `path` while training into it; RunError with the holder if another process does.
+    """Lock the run folder `path` inside the block; raise RunError, naming the holder, if it is already locked.
 
-    The folder is made if it is not there, and removed again if it still holds no run afterwards.
+    The folder is created if missing, and removed again if it is still empty afterwards.
     """
     folder = path.resolve()
     if folder in _held:
-        raise RunError(f"{path} is being trained by this process already")
+        raise RunError(f"this process is already training {path}: wait for it to end")
     made = _make(path)
     try:
         handle = _taken(path)
@@ -56,23 +56,23 @@ def alone(path: Path) -> Iterator[None]:
                 (path / NAME).unlink()
             os.close(handle)
     finally:
-        for empty in made:  # the innermost first; one that holds something stays
+        for empty in made:  # innermost first; rmdir fails on a folder that is not empty
             with contextlib.suppress(OSError):
                 empty.rmdir()
 
 
 def _make(path: Path) -> list[Path]:
-    """Make a folder, and give those that were not there, the innermost first."""
+    """Create a folder and its parents; return those that were missing, innermost first."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"cannot make the run folder {path}: {error.strerror}") from error
+        raise RunError(f"cannot create the run folder {path}: {error.strerror}") from error
     return missing
 
 
 def _taken(path: Path) -> int:
-    """The open lock file, locked by this process."""
+    """Return a handle of the lock file, locked by this process."""
     file = path / NAME
     while True:
         try:
@@ -86,7 +86,7 @@ def _taken(path: Path) -> int:
             if error.errno in _TAKEN:
                 raise RunError(f"{path} is being trained by {_holder(file)}: wait for it to end, or stop it") from None
             warnings.warn(
-                f"{path} cannot be locked ({error.strerror}): see to it that no other process trains into it",
+                f"{path} cannot be locked ({error.strerror}): make sure that no other process trains into it",
                 RunWarning,
                 stacklevel=4,
             )
@@ -94,10 +94,10 @@ def _taken(path: Path) -> int:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), file.stat()):
                 break
-        os.close(handle)  # its holder removed it meanwhile: take the new one
-    said = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S %z")}
+        os.close(handle)  # the last holder removed the file meanwhile: open a new one
+    holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S %z")}
     os.ftruncate(handle, 0)
-    os.write(handle, f"{json.dumps(said)}\n".encode())
+    os.write(handle, f"{json.dumps(holder)}\n".encode())
     return handle
 
 
@@ -108,14 +108,14 @@ def _lock(handle: int) -> None:
         import msvcrt
 
         windows: Any = msvcrt
-        os.lseek(handle, _LARGEST, os.SEEK_SET)  # Windows forbids others to read what is locked
+        os.lseek(handle, _LARGEST, os.SEEK_SET)  # lock a byte past the text: Windows blocks reads of locked bytes
         windows.locking(handle, windows.LK_NBLCK, 1)
         os.lseek(handle, 0, os.SEEK_SET)
 
 
 def _holder(file: Path) -> str:
     try:
-        said = plain.from_json(plain.read_text(file, _LARGEST))
-        return f"process {said['pid']} on {said['host']} since {said['since']}"
+        holder = plain.from_json(plain.read_text(file, _LARGEST))
+        return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
     except (OSError, ValueError, TypeError, KeyError):
         return "another process"

@@ -1,11 +1,11 @@
 """Algorithm 1 of the paper, top to bottom, on Lightning Fabric.
 
     training = Training(fabric, recipe, model, splits)
-    training.run(folder)               # every epoch that is left: train, validate, record, checkpoint
-    results = training.finish(folder)  # what the algorithm does last, validation and test
+    training.run(folder)               # each remaining epoch: train, validate, record, checkpoint
+    results = training.finish(folder)  # the algorithm's last step, validation and test
 
-`lehr.training.session` makes a run of it: from a recipe, in a folder, and again after an interruption. What an epoch
-draws depends on seed, epoch and process alone, so that a resumed run draws the same.
+`lehr.training.session` runs it: from a recipe, in a folder, and again after an interruption. The random numbers of an
+epoch depend only on seed, epoch and process, so a resumed run draws the same ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """What a script of yours sees of a step: after its backward pass, before the optimizer changes the weights."""
+    """A training step as your `watch` function sees it: after the backward pass, before the optimizer step."""
 
     epoch: int
     step: int  # counted from the start of the run
@@ -53,14 +53,14 @@ class Step:
 
 
 class Training:
-    """A network that trains: its weights, and all else that a checkpoint holds.
+    """The training of a network: the loop, and the state that a checkpoint holds.
 
     Args:
-        fabric: devices, processes, precision
-        recipe: what to do
-        model: the network, quantized by the recipe's algorithm
+        fabric: devices, processes and precision
+        recipe: the experiment
+        model: the network, already quantized by the recipe's algorithm
         splits: the images
-        teacher: a network to learn from as well
+        teacher: a network to distill from
         watch: called with each `Step`
     """
 
@@ -90,7 +90,7 @@ class Training:
         self.network = fabric.setup_module(torch.compile(model) if recipe.compile else model)  # pyright: ignore[reportArgumentType]
         if teacher:
             teacher.to(fabric.device)
-        # Fused kernels unscale the gradients of float16 themselves, after they were measured.
+        # Fused optimizers unscale float16 gradients in `step`, too late to measure them.
         optimizer = recipe.optimizer.build(model.parameters(), fused=recipe.precision != "16-mixed")
         self.optimizer: Any = fabric.setup_optimizers(recipe.algorithm.wrap(optimizer, model))
         self.schedule = recipe.schedule.build(
@@ -100,11 +100,11 @@ class Training:
             annealed=max(window.end for window in self.annealer.windows) if self.annealer else None,
         )
         self.average = Average(model, recipe.averaging) if recipe.averaging else None
-        self.epoch = 0  # that comes next
-        self.seconds = 0.0  # of training, all sessions together
+        self.epoch = 0  # the next epoch
+        self.seconds = 0.0  # of training, summed over all sessions
 
     def run(self, folder: RunFolder) -> None:
-        """Train the epochs that are left; each ends with a row of metrics.csv and a checkpoint."""
+        """Train the remaining epochs; write a row of metrics.csv and a checkpoint after each."""
         first = self.fabric.is_global_zero
         steps, epochs = len(self.batches), self.recipe.epochs
         codes = measures.level_codes(self.model)
@@ -121,7 +121,7 @@ class Training:
                 if shown:
                     shown.validated(row["val/accuracy"])
                 if self.annealer:
-                    self.annealer.seek(epoch + 1)  # the noise that is left: what a checkpoint holds
+                    self.annealer.seek(epoch + 1)  # the checkpoint holds the noise at the end of the epoch
                 before, codes = codes, measures.level_codes(self.model)
                 row |= measures.level_shares(self.model, codes) | measures.changed_shares(codes, before)
                 now = time.perf_counter()
@@ -132,7 +132,7 @@ class Training:
                     folder.prune()
 
     def _train_epoch(self, epoch: int, shown: Progress | None) -> tuple[dict[str, float], dict[str, float]]:
-        """Lines 1 to 20 of Algorithm 1, for the batches of an epoch; loss and accuracy, and what the last step had."""
+        """Run lines 1 to 20 of Algorithm 1 on each batch; return loss and accuracy, and measures of the last step."""
         fabric, recipe, model, optimizer, annealer = self.fabric, self.recipe, self.model, self.optimizer, self.annealer
         steps, last_step = len(self.batches), {}
         alone = fabric.device.type == "cpu" and fabric.world_size == 1
@@ -185,7 +185,7 @@ class Training:
         return {"train/loss": loss_of_epoch, "train/accuracy": accuracy}, last_step
 
     def _validate(self) -> dict[str, float]:
-        """Without noise, with it, and with BatchNorm's statistics of training, on which all processes agree first."""
+        """Return the validation results; average BatchNorm's statistics over the processes first."""
         if self.fabric.world_size > 1:
             for norm in batchnorms_of(self.model).values():
                 for statistic in (norm.running_mean, norm.running_var):
@@ -193,11 +193,11 @@ class Training:
                     statistic.copy_(self._total(statistic.clone()) / self.fabric.world_size)
         with self.average.in_place_of_weights(self.model) if self.average else contextlib.nullcontext():
             if self.average:
-                self.recipe.algorithm.after_step_(self.model)  # scales and the like are fitted to the average
+                self.recipe.algorithm.after_step_(self.model)  # fits scales to the averaged weights
             return validate(self.model, self.loss, self.validation, self.batchnorm, self._total, self.fabric.device)
 
     def finish(self, folder: RunFolder) -> Results:
-        """Line 21: the network that is kept, evaluated once on validation and test data; returns the results."""
+        """Run line 21: finish and save the network, evaluate it on validation and test data, return the results."""
         model, algorithm = self.model, self.recipe.algorithm
         results: Results = self._skipped("train", self.batches)
         if self.average:
@@ -217,7 +217,7 @@ class Training:
         return results
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds; of an averaged network `state_dict` is the average, which is what is evaluated."""
+        """Return the content of a checkpoint; with averaging, its `state_dict` holds the averaged weights."""
         state = {
             "state_dict": self._network_state(),
             "epoch": self.epoch,
@@ -236,7 +236,7 @@ class Training:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of a checkpoint."""
         weights = state.get("weights", state["state_dict"])
         self.model.load_state_dict({name.removeprefix(MODEL): value for name, value in weights.items()})
         self.epoch, self.seconds = state["epoch"], state["seconds"]
@@ -258,7 +258,7 @@ class Training:
         return self.fabric.all_reduce(tensor, reduce_op="sum")  # pyright: ignore[reportReturnType]
 
     def _skipped(self, part: str, batches: Steps) -> Results:
-        """How many images of a part of the data could not be read, if there are any; warns."""
+        """Return the number of images that could not be read, if any, as a result; warn of them."""
         names = set(batches.skipped.reasons)
         if self.fabric.world_size > 1:
             gathered: list[set[str]] = [set()] * self.fabric.world_size
@@ -267,16 +267,16 @@ class Training:
         if not names:
             return {}
         if self.fabric.is_global_zero:
-            told = f"{len(names)} of {batches.skipped.total} images of {part} data cannot be read and were skipped"
-            warnings.warn(told, RunWarning, stacklevel=2)
+            message = f"{len(names)} of {batches.skipped.total} images of {part} data cannot be read and were skipped"
+            warnings.warn(message, RunWarning, stacklevel=2)
         return {f"{part}/skipped": len(names)}
 
 
 def _annealer(recipe: Recipe, model: nn.Module, steps: int) -> Annealer | None:
-    """Sets the noise of the model's layers by the recipe's schedule; None if nothing falls."""
+    """Return the annealer of the recipe's schedule; None if there is no noise to anneal."""
     settings = recipe.annealing
-    falls = bool(measures.noisy_quantizers(model)) or settings.backward_law is not None
-    if not (recipe.algorithm.anneals and falls):
+    decays = bool(measures.noisy_quantizers(model)) or settings.backward_law is not None
+    if not (recipe.algorithm.anneals and decays):
         return None
     return Annealer(
         model,

@@ -1,4 +1,4 @@
-"""What a run asks of its machine: bfloat16, a compiler, memory that stays; what is lacking is told before training."""
+"""Checks and settings of the machine before training: bfloat16, a C++ compiler, memory allocation."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ _LARGEST = 2**31 - 1  # mallopt takes an int
 
 
 def check_bfloat16() -> None:
-    """Raise a `RunError` if a product in bfloat16 ends another process, which is asked where there is AMX alone.
+    """Raise RunError if a bfloat16 product crashes; it is tried in another process, only on processors with AMX.
 
-    oneDNN takes AMX, the matrix units of newer Xeons, where the processor announces it, and asks the processor for the
-    layout of its tiles. Some virtual machines (Firecracker's) hide that answer, and the first product ends the process
-    with an illegal instruction, without a word.
+    oneDNN uses AMX, the matrix units of newer Xeons, and reads the layout of its tiles from the processor. Some virtual
+    machines (Firecracker's) hide that layout, and the first product ends the process with an illegal instruction.
     """
     if "ONEDNN_MAX_CPU_ISA" in os.environ or not _CPU.exists() or "amx_bf16" not in _CPU.read_text():
         return
     ended = subprocess.run([sys.executable, "-c", _PRODUCT], capture_output=True, check=False)
     if ended.returncode == -signal.SIGILL:
         raise RunError(
-            "bfloat16 ends with an illegal instruction on this machine, which hides the tiles of its processor: "
+            "bfloat16 ends with an illegal instruction on this machine, which hides the processor's AMX tiles: "
             "train with --precision 32-true, or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
         )
 
 
 def check_compiler() -> None:
-    """Raise a `RunError` if the C++ compiler that `torch.compile` takes for a CPU is not there."""
+    """Raise RunError if the C++ compiler that `torch.compile` uses for a CPU is missing."""
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if sys.platform != "win32" and shutil.which(compiler) is None:
         raise RunError(
@@ -46,11 +45,11 @@ def check_compiler() -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep what it frees; return whether the C library can (glibc can).
+    """Make the C library keep freed memory for reuse; return whether it can (glibc can).
 
-    Each training step frees its activations and gradients and asks for the same amounts again. glibc hands large blocks
-    back to the system in between, and every page of the next step's is mapped and cleared anew: a sixth of AlexNet's
-    step on a CPU in full precision, a third of it quantized, whose weights pass through two more large tensors.
+    Each training step frees its activations and gradients and allocates the same amounts again. By default glibc
+    returns large blocks to the system, which maps and clears every page again: a sixth of the time of AlexNet's step on
+    a CPU in full precision, a third when quantized, which passes weights through two more large tensors.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is None:

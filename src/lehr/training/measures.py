@@ -1,8 +1,8 @@
-"""What is measured of a network in training, beside its accuracy: noise, levels of the weights, gradient norms.
+"""Measures of a network in training, beside its accuracy: noise, levels of the weights, gradient norms.
 
-Each function answers columns of metrics.csv, layer by layer:
+Each function returns columns of metrics.csv, by layer:
 
-    std/forward/1, std/backward/1        noise of the first layer that is annealed
+    std/forward/1, std/backward/1        noise of the first annealed layer
     share/PATH/-1, share/PATH/0, ...     share of a layer's weights at each level, without noise
     changed/PATH                         share of its weights whose level changed
     grad_norm/PATH                       norm of the gradient of its weights
@@ -17,21 +17,21 @@ from lehr.algorithms.algorithm import quantized_layers
 from lehr.annealing import layers_of
 from lehr.layers import Quantizer
 
-_LISTED_LEVELS = 16  # of more levels the shares would drown the other columns
+_LISTED_LEVELS = 16  # with more levels, their shares would be most of the columns
 
 
 def quantizers_of(model: nn.Module) -> dict[str, Quantizer]:
-    """The quantizers of weights and activations under noise, by path."""
+    """Return the quantizers of weights and activations by path."""
     return {path: module for path, module in model.named_modules() if isinstance(module, Quantizer)}
 
 
 def noisy_quantizers(model: nn.Module) -> list[Quantizer]:
-    """The quantizers that have forward noise."""
+    """Return the quantizers that have forward noise."""
     return [quantizer for quantizer in quantizers_of(model).values() if bool((quantizer.forward_std > 0).any())]
 
 
 def noise(model: nn.Module) -> dict[str, float]:
-    """Forward and backward std of each layer: the largest of its quantizers', which anneal together."""
+    """Return the forward and backward std of each layer: the largest among its quantizers, which anneal together."""
     quantizers = quantizers_of(model)
     if not quantizers:
         return {}
@@ -45,12 +45,12 @@ def noise(model: nn.Module) -> dict[str, float]:
 
 @torch.no_grad()
 def level_codes(model: nn.Module) -> dict[str, Tensor]:
-    """Of each quantized layer the index of every weight's level, without noise."""
+    """Return the level index of every weight, without noise, by quantized layer."""
     return {path: layer.quantizer.codes(layer.weight) for path, layer in quantized_layers(model)}
 
 
 def level_shares(model: nn.Module, codes: dict[str, Tensor]) -> dict[str, float]:
-    """Share of the weights at each level, from `level_codes`."""
+    """Return the share of the weights at each level, from `level_codes`."""
     row = {}
     for path, layer in quantized_layers(model):
         levels = layer.quantizer.step.levels
@@ -64,12 +64,12 @@ def level_shares(model: nn.Module, codes: dict[str, Tensor]) -> dict[str, float]
 
 
 def changed_shares(codes: dict[str, Tensor], before: dict[str, Tensor]) -> dict[str, float]:
-    """Share of the weights whose level changed between two `level_codes`."""
+    """Return the share of the weights whose level changed between two `level_codes`."""
     return {f"changed/{path}": (codes[path] != before[path]).float().mean().item() for path in codes}
 
 
 def gradient_norms(model: nn.Module) -> dict[str, Tensor]:
-    """Norm of the gradient of each layer's weights, left on the device."""
+    """Return the norm of the gradient of each layer's weights, without copying it from the device."""
     return {
         f"grad_norm/{path}": module.weight.grad.norm()
         for path, module in model.named_modules()

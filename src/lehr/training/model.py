@@ -1,14 +1,14 @@
-"""The network of a recipe: a class, and the settings its constructor gets beside what the data says.
+"""The network of a recipe: a class, and the settings that its constructor gets.
 
-lehr's own networks have short names; any other `torch.nn.Module` is named by its import path, or given as the class:
+lehr's networks have short names; any other `torch.nn.Module` is named by its import path, or given as the class:
 
 >>> Model("mlp", hidden=(64, 64)).settings
 {'hidden': (64, 64), 'width': 1.0, 'input_bits': None}
 >>> Model("mlp") == Model("lehr.models.MLP") == Model(models.MLP)
 True
 
-The constructor takes four arguments by name that no recipe sets, since they come from the data: `shape`, one image as
-(channels, height, width); `classes`, how many there are; `mean` and `std`, one number for each channel, of pixels
+The constructor also takes four keyword arguments that come from the data, not from the recipe: `shape`, the
+(channels, height, width) of an image; `classes`, their number; `mean` and `std`, one number per channel, of pixels
 between 0 and 1. The network gets uint8 images (batch, *shape) and normalises them itself, as `lehr.models.Input` does.
 """
 
@@ -36,11 +36,11 @@ NETWORKS: dict[str, type[nn.Module]] = {
 
 @dataclass(frozen=True, init=False)
 class Model:
-    """A network that is still to be built.
+    """The class and the settings of a network; `build` builds it.
 
     Args:
-        network: its class; or the class's import path, or a short name of `NETWORKS`
-        settings: what else its constructor gets; every argument that is left out has its default
+        network: its class, the import path of its class, or a short name of `NETWORKS`
+        settings: keyword arguments of its constructor; the others have their defaults
     """
 
     kind: type[nn.Module]
@@ -64,11 +64,11 @@ class Model:
         object.__setattr__(self, "settings", settings_of(kind) | given)
 
     def __hash__(self) -> int:
-        return hash((self.kind, *self.settings))  # a value may be a list of lists, which has none
+        return hash((self.kind, *self.settings))  # names only: a value may be a list, which has no hash
 
     @property
     def name(self) -> str:
-        """The short name of one of lehr's networks, or the name of the class."""
+        """The short name if it is one of lehr's networks, else the name of the class."""
         return next((name for name, kind in NETWORKS.items() if kind is self.kind), self.kind.__name__)
 
     @property
@@ -78,18 +78,22 @@ class Model:
         return {key: value for key, value in self.settings.items() if key not in defaults or value != defaults[key]}
 
     def build(self, shape: Sequence[int], classes: int, mean: Sequence[float], std: Sequence[float]) -> nn.Module:
-        """Return the network in full precision, for images of this shape and normalisation."""
+        """Build the network in full precision.
+
+        Args:
+            shape: of an image: (channels, height, width)
+            classes: the number of classes
+            mean: of the pixels, between 0 and 1, for each channel
+            std: of the pixels, for each channel
+        """
         return self.kind(shape=shape, classes=classes, mean=mean, std=std, **self.settings)
 
 
 def network_class(network: str | type[nn.Module]) -> type[nn.Module]:
-    """Return the class of a network, which is imported if it is given by its path.
-
-    This is the only place where lehr imports the class of a network.
-    """
+    """Return the class of a network; this is the only place where lehr imports one by its path."""
     kind: Any = network
     if isinstance(network, str):
-        hint = f"there are {', '.join(NETWORKS)}, and classes of your own by their import paths"
+        hint = f"choose {', '.join(NETWORKS)}, or give the import path of your own class"
         names = {spelling: kind for name, kind in NETWORKS.items() for spelling in (name, kind.__name__)}
         if network in names:
             return names[network]
@@ -111,7 +115,7 @@ def network_class(network: str | type[nn.Module]) -> type[nn.Module]:
 
 
 def settings_of(kind: type[nn.Module]) -> dict[str, Any]:
-    """Return the settings that a network's constructor names, with their defaults."""
+    """Return the settings of a network's constructor and their defaults."""
     named = {key: parameter for key, parameter in _parameters(kind).items() if key not in FROM_DATA}
     defaults = {key: parameter.default for key, parameter in named.items()}
     return {key: tuple(value) if isinstance(value, list) else value for key, value in defaults.items()}
@@ -123,7 +127,7 @@ def flags_of(kind: type[nn.Module]) -> set[str]:
 
 
 def is_made_for_data(kind: type) -> bool:
-    """Return whether it is a network whose constructor, or that of a class it extends, names what comes from data."""
+    """Return whether `kind` is a network whose constructor, or a base class's, has all of `FROM_DATA`."""
     return issubclass(kind, nn.Module) and any(
         _parameters(base).keys() >= set(FROM_DATA) for base in kind.__mro__ if issubclass(base, nn.Module)
     )
@@ -135,5 +139,5 @@ def _parameters(kind: type[nn.Module]) -> dict[str, inspect.Parameter]:
 
 
 def _takes_anything(kind: type[nn.Module]) -> bool:
-    """Whether the constructor passes what it does not know on to another."""
+    """Return whether the constructor has **kwargs."""
     return any(found.kind is found.VAR_KEYWORD for found in inspect.signature(kind).parameters.values())

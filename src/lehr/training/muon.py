@@ -1,10 +1,11 @@
 """Muon (Jordan et al. 2024): steepest descent in the spectral norm, for the weights of layers.
 
 The momentum of a weight's gradient, as a matrix (output, all else), is replaced by the nearest matrix with orthonormal
-rows or columns, so that a step moves all directions of a layer alike. Newton-Schulz iterations compute it in products
-of matrices alone. BatchNorm's parameters and biases are not matrices: they take Adam's steps.
+rows or columns, so that a step moves all directions of a layer equally. Newton-Schulz iterations compute it with matrix
+products only. Adam updates BatchNorm's parameters and biases, which are not matrices.
 
-`torch.optim.Muon` takes matrices alone, in bfloat16; this one takes filters of any dimension, in their own precision.
+`torch.optim.Muon` takes only matrices, and computes in bfloat16; this one takes filters of any dimension and keeps
+their precision.
 """
 
 from __future__ import annotations
@@ -16,23 +17,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_QUINTIC = (3.4445, -4.7750, 2.0315)  # of the authors: a steep rise at 0, and all singular values near 1 afterwards
-_BETAS, _EPS = (0.9, 0.999), 1e-8  # Adam's usual ones
+_QUINTIC = (3.4445, -4.7750, 2.0315)  # the authors' polynomial: steep at 0, it brings all singular values near 1
+_BETAS, _EPS = (0.9, 0.999), 1e-8  # Adam's defaults
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for parameters of two and more dimensions, Adam for the others; one optimizer, one state.
+    """Muon for parameters of two or more dimensions, Adam for the others; one optimizer, one state.
 
     Args:
-        parameters: of the network.
-        lr: Muon's learning rate, the spectral norm of a step.
-        norm_lr: Adam's learning rate for BatchNorm's parameters and biases.
-        momentum: how much of the last steps' gradients is kept (Nesterov's).
-        weight_decay: the share of a weight that a step takes away, times the learning rate.
-        iterations: how many of Newton and Schulz.
-        normalize: keep the norm of each weight at √outputs, for networks with BatchNorm behind every layer, which
-            takes the norm out again: the learning rate then means the same all along.
+        parameters: the network's.
+        lr: Muon's learning rate: the spectral norm of a step.
+        norm_lr: Adam's learning rate, for BatchNorm's parameters and biases.
+        momentum: Nesterov momentum.
+        weight_decay: each step multiplies the weights by 1 - lr * weight_decay.
+        iterations: the number of Newton-Schulz iterations.
+        normalize: keep the norm of each weight at √outputs, so that the effective learning rate stays the same;
+            for networks with BatchNorm after every layer, which cancels the norm.
 
+    >>> _ = torch.manual_seed(0)
     >>> layer = nn.Linear(4, 2)
     >>> optimizer = Muon(layer.parameters(), lr=0.1, norm_lr=0.01, iterations=12)
     >>> before = layer.weight.detach().clone()
@@ -108,10 +110,10 @@ def orthogonal(
     matrix: Tensor,  # (row, column)
     iterations: int,
 ) -> Tensor:
-    """The matrix with its singular values brought near 1, by so many iterations of Newton and Schulz."""
+    """Return the matrix with its singular values brought near 1 by Newton-Schulz iterations."""
     a, b, c = _QUINTIC
     x = matrix / matrix.norm().clamp(min=1e-7)
-    if tall := len(x) > x.shape[1]:  # the smaller product
+    if tall := len(x) > x.shape[1]:  # transposed, the product is smaller
         x = x.T
     for _ in range(iterations):
         product = x @ x.T

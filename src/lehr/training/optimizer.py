@@ -1,4 +1,4 @@
-"""The optimizer of a recipe and its learning rate over time: torch's own and Muon, by name."""
+"""The optimizer of a recipe and its learning rate schedule: torch's and Muon, by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 
 from lehr.training.muon import Muon
 
-_MUON_MOMENTUM, _MUON_NORM_LR = 0.6, 0.02  # the best of short trials on CIFAR-10: see the lab notebook
+_MUON_MOMENTUM, _MUON_NORM_LR = 0.6, 0.02  # best of short trials on CIFAR-10: see the lab notebook
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Optimizer:
     """An optimizer by name.
 
     Args:
-        name: one of torch's, or muon, which has Adam for what is no matrix.
+        name: one of torch's, or muon, which updates BatchNorm's parameters and biases by Adam.
         lr: the learning rate.
-        norm_lr: of BatchNorm's parameters and of biases; unless given `lr`, and 0.02 with muon, whose `lr` is no rate
-            for Adam.
-        weight_decay: the share of a weight that a step takes away, times the learning rate.
-        momentum: of sgd and muon; unless given 0.9 and 0.6.
-        clip_norm: the norm that gradients are clipped to; unless given they are not.
+        norm_lr: the learning rate of BatchNorm's parameters and biases; default: `lr`, or 0.02 with muon, whose `lr`
+            does not suit Adam.
+        weight_decay: each step pulls the weights towards 0, in proportion to it and to the learning rate.
+        momentum: for sgd (default 0.9) and muon (default 0.6).
+        clip_norm: the norm that gradients are clipped to; default: no clipping.
     """
 
     name: Literal["adam", "adamw", "sgd", "muon"] = "adam"
@@ -50,7 +50,7 @@ class Optimizer:
             raise ValueError(f"clip_norm must be positive, or null for no clipping, got {self.clip_norm}")
 
     def build(self, parameters: Iterable[nn.Parameter], *, fused: bool = True) -> torch.optim.Optimizer:
-        """The optimizer of these parameters; `fused` lets those of torch update them in one pass."""
+        """Return the optimizer of these parameters; `fused` selects torch's fused kernels."""
         if self.name == "muon":
             return Muon(
                 parameters,
@@ -72,15 +72,15 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """The learning rate over time.
+    """The learning rate over time, by torch's schedulers.
 
     Args:
-        name: constant; multi-step, which multiplies it with gamma at each milestone; cosine or linear, which take it to
-            `final`; or one-cycle, which raises it over 30 % of training and then takes it to almost 0.
-        warmup: the epochs in which the learning rate rises to its full value first.
-        milestones: for multi-step, epochs, or "annealed" for the end of the last annealing window.
-        gamma: the factor at each milestone.
-        final: for cosine and linear, the share of the learning rate at the last epoch.
+        name: constant; multi-step: multiplied by `gamma` at each milestone; cosine and linear: falls to `final` times
+            lr at the last epoch; one-cycle: rises for 30 % of training, then falls to almost 0.
+        warmup: epochs at the start in which the rate rises to lr.
+        milestones: of multi-step, in epochs, or "annealed": the end of the last annealing window.
+        gamma: the factor of multi-step.
+        final: the last rate of cosine and linear, as a share of lr.
     """
 
     name: Literal["constant", "multi-step", "cosine", "linear", "one-cycle"] = "constant"
@@ -93,7 +93,7 @@ class RateSchedule:
         if not 0 <= self.warmup < math.inf:
             raise ValueError(f"warmup must not be negative, got {self.warmup}")
         if self.warmup and self.name == "one-cycle":
-            raise ValueError("the one-cycle schedule has its own warmup: leave warmup at 0")
+            raise ValueError(f"the one-cycle schedule includes a warmup: leave warmup at 0, got {self.warmup:g}")
         for milestone in self.milestones:
             if milestone != "annealed" and not 0 <= milestone < math.inf:
                 raise ValueError(f'a milestone is an epoch, at least 0, or "annealed", got {milestone}')
@@ -105,7 +105,14 @@ class RateSchedule:
     def build(
         self, optimizer: torch.optim.Optimizer, *, steps_per_epoch: int, epochs: int, annealed: float | None
     ) -> lr_scheduler.LRScheduler:
-        """Torch's scheduler, to be stepped after each batch; `annealed` is the epoch by which all noise is gone."""
+        """Return torch's scheduler, to be stepped after each batch.
+
+        Args:
+            optimizer: the optimizer whose rates it sets
+            steps_per_epoch: batches of an epoch
+            epochs: of the run
+            annealed: the epoch at which annealing ends; None if nothing is annealed
+        """
         rising = round(self.warmup * steps_per_epoch)
         steps = epochs * steps_per_epoch - rising
         scheduler: lr_scheduler.LRScheduler
@@ -119,7 +126,7 @@ class RateSchedule:
             at = [round(drop * steps_per_epoch) - rising for drop in drops if drop is not None]
             scheduler = lr_scheduler.MultiStepLR(optimizer, sorted(at), self.gamma)
         elif self.name in ("cosine", "linear"):
-            # Torch's own have one last rate for all groups of parameters, whatever their first.
+            # Torch's schedulers end all parameter groups at one rate, not each at a share of its initial rate.
             falling = self._cosine if self.name == "cosine" else self._linear
             scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: falling(min(step / max(steps, 1), 1.0)))
         elif self.name == "one-cycle":

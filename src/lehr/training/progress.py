@@ -1,4 +1,4 @@
-"""How far a run is: epoch, time left, loss, noise-free accuracy. A bar on a terminal, lines in a log."""
+"""The progress of a run: epoch, time left, loss, noise-free accuracy. A bar on a terminal, lines in a log."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainin
 from rich.progress import Progress as RichProgress
 from torch import Tensor
 
-_SECONDS_BETWEEN_LOOKS = 0.2  # at the loss, which waits for an accelerator
-_SECONDS_BETWEEN_LINES = 60.0  # runs that are shorter leave a log as it was
+_SECONDS_BETWEEN_UPDATES = 0.2  # each reads the loss, which waits for an accelerator
+_SECONDS_BETWEEN_LINES = 60.0  # shorter runs print nothing
 
 
 def progress(run: Path, *, steps: int, epochs: int, done: int) -> Progress:
-    """What suits standard error: a bar that moves, or lines that stay.
+    """Return a progress bar if standard error is a terminal, else lines for a log.
 
     Args:
-        run: the run folder, which a line names
-        steps: of an epoch
-        epochs: of the run
-        done: steps that an earlier session did
+        run: the run folder, which each line names
+        steps: steps of an epoch
+        epochs: epochs of the run
+        done: steps done by earlier sessions
     """
     return (Bar if sys.stderr.isatty() else Lines)(run, steps=steps, epochs=epochs, done=done)
 
 
 class Progress(abc.ABC):
-    """Shows the run now and then; a context manager that leaves the terminal as it was."""
+    """Shows the progress at intervals; a context manager that restores the terminal."""
 
     def __init__(self, run: Path, *, steps: int, epochs: int, done: int) -> None:
         self.run, self.steps, self.epochs = run, steps, epochs
         self.total, self.before = steps * epochs, done
-        self.accuracy = ""  # of the last validation, in words
+        self.accuracy = ""  # of the last validation, as text
         self.began = self._shown = time.monotonic()
 
     @property
     @abc.abstractmethod
     def seconds_between(self) -> float:
-        """How often something is shown."""
+        """Seconds between two updates."""
 
     def step(self, epoch: int, step: int, loss: Tensor) -> None:
-        """Count a step of an epoch; show its loss if the last one shown is old."""
+        """Show the loss of a step, unless the last update was recent."""
         now = time.monotonic()
         if now - self._shown >= self.seconds_between:
             self._shown = now
             self.show(epoch, self.steps * epoch + step + 1, f"loss {loss.item():.4f}{self.accuracy}")
 
     def validated(self, accuracy: float) -> None:
-        """Remember the accuracy without noise."""
+        """Show this accuracy, without noise, from now on."""
         self.accuracy = f"  accuracy {accuracy:.2%}"
 
     @abc.abstractmethod
     def show(self, epoch: int, done: int, numbers: str) -> None:
-        """Show how many steps are done, and numbers."""
+        """Show the number of steps done, and `numbers`."""
 
     def __enter__(self) -> Progress:
         return self
@@ -66,7 +66,7 @@ class Progress(abc.ABC):
 
 
 class Bar(Progress):
-    """One line for the whole run, drawn ten times a second by rich; gone when training ends."""
+    """One bar for the whole run, drawn by rich ten times a second; removed when training ends."""
 
     def __enter__(self) -> Progress:
         columns = (
@@ -85,8 +85,8 @@ class Bar(Progress):
 
     @property
     def seconds_between(self) -> float:
-        """Often enough to be looked at."""
-        return _SECONDS_BETWEEN_LOOKS
+        """A fraction of a second, for someone who watches."""
+        return _SECONDS_BETWEEN_UPDATES
 
     def show(self, epoch: int, done: int, numbers: str) -> None:
         """Move the bar."""
@@ -97,11 +97,11 @@ class Bar(Progress):
 
 
 class Lines(Progress):
-    """A line a minute, for what runs in the background and is looked at later."""
+    """One line a minute, for a log that is read later."""
 
     @property
     def seconds_between(self) -> float:
-        """Once a minute, whether an epoch takes seconds or hours."""
+        """One minute, whether an epoch takes seconds or hours."""
         return _SECONDS_BETWEEN_LINES
 
     def show(self, epoch: int, done: int, numbers: str) -> None:

@@ -1,4 +1,4 @@
-"""A recipe: one experiment, complete. Typed, checked, written as YAML, every key settable on the command line.
+"""A recipe describes one experiment completely. It is typed, checked and saved as YAML; the command line sets any key.
 
 >>> recipe = Recipe(data=Data("digits"), model=Model("mlp"), epochs=10)
 >>> recipe.optimizer.lr
@@ -27,21 +27,21 @@ from lehr.training.optimizer import Optimizer, RateSchedule
 
 @dataclass(frozen=True)
 class Data:
-    """Which images to train on, and how they are augmented.
+    """The images of an experiment.
 
     Args:
-        name: a data set by name, such as cifar10; or folder, for your own images in class folders below `root`.
-        root: the folder that data sets are in; LEHR_DATA unless given.
-        batch_size: how many images a batch has.
-        augment: change each training image at random: move it; of streamed images (imagenet), take a random part in
-            random colours.
-        padding: how many pixels an image is moved at most.
-        flip: mirror half of the images, with `augment`.
-        cutout: blacken a square of so many pixels a side at a random place, with `augment`; 0 for none.
-        reflect: fill what comes in at the edges of a moved image with reflections instead of black.
-        validation: how many training images to hold out for validation; the data set's own number unless given.
-        size: scale images to so many pixels a side; 32 for folder and 224 for imagenet unless given.
-        workers: how many processes read streamed images for each device; chosen by the machine unless given.
+        name: of a data set, or `folder` for your own images, in class folders below `root`.
+        root: the folder of the data; default: LEHR_DATA.
+        batch_size: images of a training step, on all devices together.
+        augment: change training images at random, by the four keys below; images streamed from files (imagenet) are
+            cropped and recoloured at random instead.
+        padding: shift images by up to this many pixels.
+        flip: mirror half of the images.
+        cutout: blacken a square of this many pixels a side at a random place; 0: none.
+        reflect: fill the edges of shifted images by reflection, not with black.
+        validation: how many training images to hold out for validation.
+        size: pixels a side of your own images (default 32) and of streamed ones (default 224).
+        workers: processes that read image files, for each device.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Data:
         for name in ("cutout", "reflect"):
             if getattr(self, name) and not self.augment:
                 value = getattr(self, name)
-                raise ValueError(f"data.{name} is part of augmentation: it needs data.augment, got {value} without")
+                raise ValueError(f"data.{name} needs data.augment, got {value} without it")
         if self.validation is not None:
             _at_least(1, validation=self.validation)
         if self.size is not None:
@@ -72,7 +72,7 @@ class Data:
 
     @property
     def augmentation(self) -> CropFlip | None:
-        """What becomes of the images of a training batch: nothing without `augment`."""
+        """The augmentation of training images in memory; None without `augment`."""
         return CropFlip(self.padding, self.flip, self.cutout, self.reflect) if self.augment else None
 
 
@@ -83,9 +83,9 @@ class Annealing:
     Args:
         schedule: the windows of the layers
         law: how the forward noise decays within a window
-        synchronous: whether the backward noise is the forward noise
-        backward_law: how the backward noise decays; constant unless given
-        per: how often the noise is set, once an "epoch", as in the paper, or each "batch"
+        synchronous: use the forward noise as the backward noise
+        backward_law: how the backward noise decays; default: it stays constant
+        per: how often the noise is set: once an "epoch", as in the paper, or each "batch"
     """
 
     schedule: Schedule = Hierarchical(duration=50.0)  # noqa: RUF009 - frozen
@@ -96,7 +96,7 @@ class Annealing:
 
     def __post_init__(self) -> None:
         if self.synchronous and self.backward_law is not None:
-            raise ValueError("a synchronous backward noise is the forward noise: it takes no backward_law")
+            raise ValueError("synchronous backward noise equals the forward noise: leave backward_law out")
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,10 @@ class Loss:
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing must be in [0, 1), got {self.label_smoothing}")
         if self.label_smoothing and self.name != "cross-entropy":
-            raise ValueError("label_smoothing goes with the cross-entropy loss only")
+            raise ValueError(f"label_smoothing needs the cross-entropy loss, got {self.name}")
 
     def build(self) -> nn.Module:
-        """The loss as a module of scores and labels."""
+        """Return the loss as a module of scores and labels."""
         if self.name == "squared-hinge":
             return losses.SquaredHinge()
         return nn.CrossEntropyLoss(label_smoothing=self.label_smoothing)
@@ -129,10 +129,10 @@ class Pretraining:
     """Train the full-precision twin first, and start from its weights.
 
     Args:
-        epochs: how many; 0: there is no twin.
-        lr: its learning rate; the recipe's own unless given.
-        optimizer: its whole optimizer, in place of the recipe's own with `lr`.
-        schedule: its learning rate over time; the recipe's own unless given.
+        epochs: of the twin; 0: no twin.
+        lr: the twin's learning rate; default: the recipe's.
+        optimizer: the twin's optimizer; default: the recipe's, with `lr`.
+        schedule: the twin's learning rate over time; default: the recipe's.
     """
 
     epochs: int = 0
@@ -143,25 +143,24 @@ class Pretraining:
     def __post_init__(self) -> None:
         _at_least(0, **{"pretraining.epochs": self.epochs})
         if self.lr is not None and not 0 < self.lr < math.inf:
-            raise ValueError(f"pretraining.lr must be positive, or null for the recipe's own, got {self.lr}")
+            raise ValueError(f"pretraining.lr must be positive, or null for the recipe's rate, got {self.lr}")
         if self.lr is not None and self.optimizer is not None:
-            raise ValueError(
-                f"pretraining.optimizer has a learning rate of its own: pretraining.lr goes, got {self.lr}"
-            )
+            raise ValueError(f"pretraining.optimizer sets the learning rate: leave pretraining.lr out, got {self.lr}")
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """Learn from another network too: part of the loss is the distance to its scores.
+    """Learn from another network too: `share` of the loss is the distance to it.
 
     Args:
-        teacher: the run folder of the other network.
-        epochs: train the recipe's full-precision twin as the teacher, for so many epochs; 0 for no twin.
-        lr: the twin's learning rate; the recipe's own unless given.
-        share: the teacher's part of the loss, above 0 and at most 1.
-        by: the distance: squared difference of the scores; difference of the probabilities at `temperature` (Hinton et
-            al.); squared difference of the features after each BatchNorm, for a teacher of the same architecture.
-        temperature: the temperature of the softmax, for probabilities.
+        teacher: the run to learn from.
+        epochs: instead of `teacher`, train the full-precision twin for this many epochs first, and learn from it.
+        lr: the twin's learning rate; default: the recipe's.
+        share: the share of the distance in the loss.
+        by: "scores": the squared difference of the scores; "probabilities": the KL divergence of the softmax at
+            `temperature` (Hinton et al.); "features": the squared difference of the outputs of the BatchNorm layers,
+            for a teacher of the same architecture.
+        temperature: divides the scores, for "probabilities".
     """
 
     teacher: Path | None = None
@@ -174,16 +173,18 @@ class Distillation:
     def __post_init__(self) -> None:
         _at_least(0, **{"distillation.epochs": self.epochs})
         if self.epochs and self.teacher is not None:
-            raise ValueError(f"a teacher is a run ({self.teacher}) or trained for {self.epochs} epochs, not both")
+            raise ValueError(
+                f"give distillation.teacher ({self.teacher}) or distillation.epochs ({self.epochs}), not both"
+            )
         if self.lr is not None and not 0 < self.lr < math.inf:
-            raise ValueError(f"distillation.lr must be positive, or null for the recipe's own, got {self.lr}")
+            raise ValueError(f"distillation.lr must be positive, or null for the recipe's rate, got {self.lr}")
         if not 0 < self.share <= 1:
             raise ValueError(f"share is the teacher's part of the loss, above 0 and at most 1, got {self.share}")
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be positive, got {self.temperature}")
 
     def build(self) -> nn.Module:
-        """The distance as a module of scores (or lists of features) and the teacher's."""
+        """Return the distance as a module of the student's and the teacher's scores (or lists of features)."""
         if self.by == "probabilities":
             return losses.TowardsProbabilities(self.temperature)
         return losses.TowardsScores() if self.by == "scores" else losses.TowardsFeatures()
@@ -194,32 +195,32 @@ class Recipe:
     """One experiment.
 
     Args:
-        data: which images.
-        model: which network.
-        epochs: how many epochs to train.
-        description: what the recipe is for.
-        result: what it gave, or what the paper gives.
-        algorithm: how the network is quantized.
-        annealing: when the noise of each layer decays, for algorithms with noise.
+        data: the images.
+        model: the network.
+        epochs: how many to train.
+        description: a sentence for readers.
+        result: what the experiment measured, or what the paper reports.
+        algorithm: the method that quantizes the network.
+        annealing: how the noise decays, for algorithms with noise.
         loss: what training minimises.
-        pretraining: the full-precision twin that is trained first.
-        distillation: another network to learn from.
-        optimizer: how the weights are updated.
+        pretraining: train the full-precision twin first and start from it.
+        distillation: learn from a teacher.
+        optimizer: the optimizer and its learning rate.
         schedule: the learning rate over time.
-        batchnorm_batches: re-estimate the statistics of BatchNorm from so many batches without noise, before each
-            validation and at the end; 0 for never.
-        averaging: the decay at each step of a moving average of the weights, which is what is evaluated and kept; 0
-            for none. It needs batchnorm_batches.
-        seed: the seed of all random numbers.
-        start: a full-precision run whose weights to start from; --from is another name for it.
-        devices: how many processors or GPUs on each machine.
+        batchnorm_batches: re-estimate BatchNorm's statistics without noise from this many batches of training images,
+            for each validation (training keeps its running statistics) and at the end; 0: never.
+        averaging: the decay per step of a moving average of the weights, which is evaluated and kept; 0: none. It needs
+            `batchnorm_batches`.
+        seed: of weights, order, augmentation and held-out images.
+        start: a full-precision run to start from (`--from RUN`).
+        devices: how many on each node.
         num_nodes: how many machines.
-        strategy: how Lightning Fabric distributes the work, such as ddp.
-        accelerator: what to train on, such as cpu or cuda; auto takes the best there is.
-        precision: the numbers to compute with; bf16 and 16 are mixed with 32 bits.
-        channels_last: keep images with the channels last in memory, which is often faster.
-        compile: compile the network with torch.compile.
-        deterministic: use only kernels that give the same bits each time, as those of a CPU do anyway.
+        strategy: Lightning Fabric's: auto or ddp.
+        accelerator: Lightning Fabric's: auto, cpu, cuda, mps.
+        precision: Lightning Fabric's, of activations and gradients.
+        channels_last: store filters in torch's channels_last format.
+        compile: use torch.compile.
+        deterministic: make torch use deterministic kernels on an accelerator; those of a CPU always are.
     """
 
     data: Data
@@ -255,32 +256,31 @@ class Recipe:
         if not 0 <= self.averaging < 1:
             raise ValueError(f"averaging is a decay in [0, 1), 0 for none, got {self.averaging}")
         if self.averaging and not self.batchnorm_batches:
-            raise ValueError("averaged weights need BatchNorm statistics of their own: give batchnorm_batches, say 20")
+            raise ValueError("averaging needs re-estimated BatchNorm statistics: set batchnorm_batches, say to 20")
         if self.averaging and not self.algorithm.averages:
             raise ValueError(
-                f"{type(self.algorithm).__name__} has its weights at levels while it trains, and their average is at "
-                f"none: averaging must be 0, got {self.averaging}"
+                f"{type(self.algorithm).__name__} keeps weights at levels during training, and their average is not at "
+                f"a level: averaging must be 0, got {self.averaging}"
             )
         if self.schedule.warmup >= self.epochs:
             raise ValueError(f"warmup must end before the {self.epochs} epochs do, got {self.schedule.warmup:g}")
         if self.pretraining.epochs and self.distillation.epochs:
             raise ValueError(
-                "one twin is trained: to start from (pretraining.epochs) or to teach (distillation.epochs)"
+                "a run trains one twin: to start from (pretraining.epochs) or to learn from (distillation.epochs)"
             )
         if self.pretraining.epochs and self.start is not None:
-            raise ValueError(f"a run starts from another ({self.start}) or from its pretrained twin, not from both")
+            raise ValueError(f"start from another run ({self.start}) or from a twin (pretraining.epochs), not both")
         warmup = self.twin_schedule.warmup
         if 0 < self.twin_epochs <= warmup:
             raise ValueError(f"warmup must end before the twin's {self.twin_epochs} epochs do too, got {warmup:g}")
         if self.twin_epochs and self.devices * self.num_nodes > 1:
             raise ValueError(
-                "on several devices train the full-precision twin before, and give it by --from or as "
-                "distillation.teacher"
+                "several devices cannot train a twin: train it before, and give it by --from or as distillation.teacher"
             )
 
     @property
     def anchored(self) -> Recipe:
-        """With absolute paths, so that a run can be resumed from any working directory."""
+        """The recipe with absolute paths, so that a run can be resumed from any working directory."""
         root, start, teacher = (
             path and path.expanduser().resolve() for path in (self.data.root, self.start, self.distillation.teacher)
         )
@@ -293,7 +293,7 @@ class Recipe:
 
     @property
     def unused(self) -> dict[str, str]:
-        """The keys that do nothing in this recipe, and what would make them do something."""
+        """The keys that have no effect in this recipe, and the key that each of them needs."""
         keys = {}
         if not self.pretraining.epochs:
             keys |= dict.fromkeys(
@@ -308,18 +308,18 @@ class Recipe:
 
     @property
     def twin_epochs(self) -> int:
-        """For how many epochs the full-precision twin is trained first: 0 if it is not."""
+        """The number of epochs of the full-precision twin; 0: no twin."""
         return self.pretraining.epochs or self.distillation.epochs
 
     @property
     def twin_schedule(self) -> RateSchedule:
-        """The learning rate over time of the full-precision twin, in which nothing is annealed."""
+        """The learning rate schedule of the full-precision twin, which anneals nothing."""
         schedule = self.pretraining.schedule or self.schedule
         return replace(schedule, milestones=tuple(drop for drop in schedule.milestones if drop != "annealed"))
 
     @property
     def twin(self) -> Recipe:
-        """The same network in full precision, as it is trained first."""
+        """The recipe of the full-precision twin, which is trained first."""
         lr = (self.pretraining if self.pretraining.epochs else self.distillation).lr
         optimizer = replace(self.optimizer, lr=lr or self.optimizer.lr, norm_lr=None)
         return replace(

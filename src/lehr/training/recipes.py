@@ -1,13 +1,12 @@
-"""Recipes as YAML: those shipped with the package, a user's own, and their keys on the command line.
+"""Read and write recipes as YAML: shipped ones, a user's own, and keys from the command line.
 
-A method is a small YAML file in recipes/methods: its algorithm, what it says of itself, and `like`, the shipped recipe
-of each data set that the rest is taken from: "fp" for a method that starts from weights as float networks have them,
-"ana" for one whose shadow weights live between the levels, with the learning rate and the schedule of the noise that
-suit those. So `fashion-mnist-bnn` is `fashion-mnist-ana` with the settings of bnn.yaml, and every method has the same
-images, network and epochs.
+A method is a small YAML file in recipes/methods with its algorithm, a description, and `like`: which of a data set's
+two shipped recipes supplies the other settings. "fp" suits methods that start from the weights of a float network;
+"ana" suits methods whose shadow weights lie between the levels, with its learning rate and noise schedule. So
+`fashion-mnist-bnn` is `fashion-mnist-ana` with the settings of bnn.yaml, and all methods share images, network and
+epochs.
 
-jsonargparse makes the parser from the types of `Recipe`: an unknown key, a value of the wrong type or out of range is
-an error that names it.
+jsonargparse makes the parser from the types of `Recipe`; its errors name an unknown key or a wrong value.
 
 >>> recipe = named("digits-ana")
 >>> recipe.data.name, named("digits-ana", ["--epochs", "3"]).epochs
@@ -51,28 +50,33 @@ CHOICES: dict[str, type] = {
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be read; the message says which key and what would be right."""
+    """A recipe cannot be read; the message names the key and what would be right."""
 
 
 def names() -> list[str]:
-    """The recipes shipped with lehr."""
+    """Return the names of the shipped recipes."""
     return sorted(path.name.removesuffix(".yaml") for path in _shipped().iterdir() if path.name.endswith(".yaml"))
 
 
 def methods() -> list[str]:
-    """The methods there are; each makes a recipe BASE-METHOD of each base."""
+    """Return the names of the methods; BASE-METHOD is a recipe for each base and method."""
     return [*_TWINS, *sorted(path.stem for path in _methods().glob("*.yaml"))]
 
 
 def bases() -> list[str]:
-    """What methods can be compared on: the shipped recipes that come as twins, one float and one quantized."""
+    """Return the bases that methods can be compared on: those with a shipped fp and a shipped ana recipe."""
     there = names()
     firsts = [name.removesuffix("-fp") for name in there if name.endswith("-fp")]
     return [base for base in firsts if all(f"{base}-{twin}" in there for twin in _TWINS)]
 
 
 def named(name: str, overrides: Sequence[str] = ()) -> Recipe:
-    """A shipped recipe or BASE-METHOD by name, or a YAML file by path, with keys overridden as on the command line."""
+    """Return a recipe.
+
+    Args:
+        name: of a shipped recipe, or BASE-METHOD, or the path of a YAML file
+        overrides: keys and values as on the command line: ["--epochs", "3"]
+    """
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
@@ -84,17 +88,17 @@ def named(name: str, overrides: Sequence[str] = ()) -> Recipe:
     if name in made:
         return parse(_composed(*made[name]), overrides, name)
     close = difflib.get_close_matches(name, [*names(), *made], n=1)
-    hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names())}, or give a .yaml file"
+    hint = f"; did you mean {close[0]}?" if close else f"; choose {', '.join(names())}, or give a .yaml file"
     raise RecipeError(f"no recipe is called {name!r}{hint}")
 
 
 def read(path: Path) -> Recipe:
-    """The recipe in a YAML file; RecipeError if it names a class that is neither lehr's nor trusted."""
+    """Return the recipe in a YAML file; raise RecipeError if it names a class that is neither lehr's nor trusted."""
     return parse(text_of(path), None, str(path))
 
 
 def dump(recipe: Recipe) -> str:
-    """A recipe as YAML, every key resolved.
+    """Return a recipe as YAML with every key.
 
     >>> "epochs: 3" in dump(named("digits-ana", ["--epochs", "3"]))
     True
@@ -122,7 +126,7 @@ def help_parser(words: argparse.ArgumentParser) -> ArgumentParser:
 
 
 def _composed(base: str, method: str) -> str:
-    """The twin of the base that the method is like, with the method's own settings."""
+    """Return the YAML of the base's recipe that the method is `like`, with the method's settings."""
     settings = yaml.safe_load((_methods() / f"{method}.yaml").read_text())
     twin = yaml.safe_load((_shipped() / f"{base}-{settings.pop('like')}.yaml").read_text())
     twin.pop("result", None)
@@ -130,7 +134,7 @@ def _composed(base: str, method: str) -> str:
 
 
 def _merged(below: Any, above: Any) -> Any:
-    """Key by key, `above` over `below`; a class that is named is taken whole, with none of another's settings.
+    """Merge `above` into `below` key by key; a value with a class_path replaces the other whole.
 
     >>> _merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
     {'a': {'b': 3, 'c': 2}}
@@ -141,7 +145,7 @@ def _merged(below: Any, above: Any) -> Any:
 
 
 def _flags(kind: type, prefix: str = "--") -> set[str]:
-    """The keys that are true or false."""
+    """Return the boolean keys."""
     hints = typing.get_type_hints(kind)
     flags = {f"{prefix}{name}" for name, hint in hints.items() if hint is bool}
     parts = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
@@ -149,7 +153,7 @@ def _flags(kind: type, prefix: str = "--") -> set[str]:
 
 
 def _without_unused(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
-    """The recipe, without keys that lost their use by what the user typed; ValueError for others that have none."""
+    """Reset the keys that the overrides made useless; raise ValueError for other keys that have no effect."""
     typed = {word[2:].partition("=")[0] for word in overrides if word.startswith("--")}
     for key, needed in recipe.unused.items():
         room, _, name = key.partition(".")
@@ -157,7 +161,7 @@ def _without_unused(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
         changed = getattr(settings, name) != getattr(type(settings)(), name)
         switched = typed & {f"{room}.epochs", f"{room}.teacher"}
         if key in typed or (changed and not switched):
-            raise ValueError(f"{key} does nothing without {needed}: give that too, or leave {key} out")
+            raise ValueError(f"{key} has no effect without {needed}: set that too, or leave {key} out")
         if changed:
             settings = dataclasses.replace(settings, **{name: getattr(type(settings)(), name)})
             recipe = dataclasses.replace(recipe, **{room: settings})
@@ -165,7 +169,7 @@ def _without_unused(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 
 
 def _spelled_out(overrides: Sequence[str], network: type[nn.Module]) -> list[str]:
-    """With `--compile` written as `--compile true`."""
+    """Write boolean keys without a value, such as `--compile`, as `--compile true`."""
     flags, words = _flags(Recipe) | {f"--model.{key}" for key in flags_of(network)}, []
     for word, following in itertools.pairwise([*overrides, "--"]):
         words += [word, "true"] if word in flags and following.startswith("--") else [word]
@@ -173,7 +177,7 @@ def _spelled_out(overrides: Sequence[str], network: type[nn.Module]) -> list[str
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a recipe file; RecipeError if it is no text or too long."""
+    """Return the text of a recipe file; raise RecipeError if it is not text or too long."""
     try:
         return plain.read_text(path, plain.LARGEST_YAML)
     except ValueError as error:
@@ -181,11 +185,11 @@ def text_of(path: Path) -> str:
 
 
 def content_of(text: str, name: str) -> dict[Any, Any]:
-    """Return the YAML as plain data, in the words of this version; `name` is how an error calls the recipe."""
+    """Return the YAML as plain data, upgraded to this version; errors call the recipe `name`."""
     try:
         content = plain.from_yaml(text)
         if not isinstance(content, dict):
-            raise ValueError("a recipe has keys such as data, model and epochs, and this has none")
+            raise ValueError("a recipe has keys such as data, model and epochs, but this file has none")
         _check_groups(content)
     except ValueError as error:
         raise RecipeError(f"recipe {name}: {' '.join(str(error).split())}") from None
@@ -193,18 +197,18 @@ def content_of(text: str, name: str) -> dict[Any, Any]:
 
 
 def _check_groups(content: dict[Any, Any], kind: type = Recipe, at: str = "") -> None:
-    """Raise ValueError for a group of keys given as text, which jsonargparse takes for the name of a file to read."""
+    """Raise ValueError if a group of keys is a string, which jsonargparse would read as a file name."""
     for name, hint in typing.get_type_hints(kind).items():
         if isinstance(hint, type) and dataclasses.is_dataclass(hint) and hint not in (Model, *CHOICES.values()):
             group = content.get(name)
             if isinstance(group, str):
-                raise ValueError(f"{at}{name} has keys of its own, got {group!r}")
+                raise ValueError(f"{at}{name} must hold keys and values, got {group!r}")
             if isinstance(group, dict):
                 _check_groups(group, hint, f"{at}{name}.")
 
 
 def free_text(kind: type = Recipe, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
-    """The keys that are words or paths of the user's, in which nothing is looked for."""
+    """Return the keys whose values are text or paths, never classes."""
     found = set()
     for name, hint in typing.get_type_hints(kind).items():
         if hint in (str, Path, Path | None):
@@ -215,9 +219,12 @@ def free_text(kind: type = Recipe, at: tuple[str, ...] = ()) -> set[tuple[str, .
 
 
 def parse(text: str, overrides: Sequence[str] | None, name: str) -> Recipe:
-    """The recipe of a YAML text, whose classes must be lehr's or trusted, with what the user typed over it.
+    """Return the recipe of a YAML text, whose classes must be lehr's or trusted.
 
-    `overrides` are None for the recipe of a run, which may hold keys that do nothing.
+    Args:
+        text: the YAML
+        overrides: keys and values typed by the user; None for the recipe of a run, which may hold keys without effect
+        name: what errors call the recipe
     """
     content = content_of(text, name)
     for _, path in trust.foreign(content, free_text()):
@@ -225,7 +232,8 @@ def parse(text: str, overrides: Sequence[str] | None, name: str) -> Recipe:
     try:
         network, settings, words = _network(content.pop("model", None), overrides or ())
         parser = _parser(network)
-        base = parser.parse_string(yaml.safe_dump(content | {"model": settings}))  # no second reader may see other YAML
+        checked = yaml.safe_dump(content | {"model": settings})  # not `text`, which jsonargparse could read otherwise
+        base = parser.parse_string(checked)
         values: dict[str, Any] = vars(parser.instantiate(parser.parse_args(_spelled_out(words, network), base)))
         values["model"] = Model(network, **vars(values["model"]))
         recipe = Recipe(**values)
@@ -236,25 +244,25 @@ def parse(text: str, overrides: Sequence[str] | None, name: str) -> Recipe:
             if f'"{key}": ' in reason and "path" in reason:
                 offered = [choice for choice in kind.__subclasses__() if choice.__module__ != "lehr.training.shown"]
                 known = ", ".join(sorted(choice.__name__ for choice in offered))
-                reason += f"; there are {known}, and classes of your own by their import paths"
+                reason += f"; choose {known}, or give the import path of your own class"
         raise RecipeError(f"recipe {name}: {reason}") from error
 
 
 def _network(content: Any, words: Sequence[str]) -> tuple[type[nn.Module], dict[str, Any], list[str]]:
-    """Return the class of the network, its settings in the recipe, and the words that do not choose the class.
+    """Return the class of the network, its settings in the recipe, and the words without `--model CLASS`.
 
-    A `--model CLASS` that is typed takes the place of the recipe's class and its settings; only lehr's own networks
-    hand on those that both have.
+    `--model CLASS` replaces the recipe's class and its settings; between two of lehr's networks the settings that both
+    have are kept.
     """
     if isinstance(content, str):
         content = {"class_path": content}
     if not isinstance(content, dict) or not isinstance(content.get("class_path"), str):
         raise ValueError(
-            f"model must be a class_path with its init_args, such as class_path: lehr.models.VGG, got {content}"
+            f"model must have a class_path and init_args, such as class_path: lehr.models.VGG, got {content}"
         )
     path, settings = content["class_path"], content.get("init_args") or {}
     if content.keys() - {"class_path", "init_args"} or not isinstance(settings, dict):
-        raise ValueError(f"model has the keys class_path and init_args, whose values have names, got {content}")
+        raise ValueError(f"model takes the keys class_path and init_args, a mapping of settings, got {content}")
     typed = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     typed.add_argument("--model")
     chosen, rest = typed.parse_known_args(list(words))
@@ -280,7 +288,7 @@ def _add_keys(parser: ArgumentParser, network: type[nn.Module]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A dataclass as nested dicts; one of several classes (a network, a schedule) with its class's name."""
+    """Return a dataclass as nested dicts; one of several classes (a network, a schedule) with its class_path."""
     if isinstance(value, Model):
         settings = {name: _plain(setting) for name, setting in value.settings.items()}
         return {"class_path": _class_path(value.kind), "init_args": settings}
@@ -295,7 +303,7 @@ def _plain(value: Any) -> Any:
 
 
 def _class_path(kind: type) -> str:
-    """Return where to import a class from: the package that offers it rather than its file, which may move."""
+    """Return the import path of a class: that of the package if it exports the class, since files may move."""
     package = kind.__module__.rpartition(".")[0]
     public = getattr(sys.modules.get(package), kind.__qualname__, None) is kind
     return f"{package if public else kind.__module__}.{kind.__qualname__}"

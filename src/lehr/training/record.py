@@ -1,4 +1,4 @@
-"""What is kept of each epoch beside its checkpoint: a row of metrics.csv and TensorBoard's curves."""
+"""Write the metrics of each epoch to metrics.csv and TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch.utils.tensorboard import SummaryWriter
 
 from lehr.training.folder import RunFolder
 
-_DIGITS = 8  # of a number in metrics.csv
+_DIGITS = 8  # decimal places in metrics.csv
 
 
 class Record:
-    """Writes metrics.csv and TensorBoard's file of a run; rows of epochs that will be repeated are dropped.
+    """Writes metrics.csv and TensorBoard's file of a run; drops the rows of epochs that will be trained again.
 
     Args:
         folder: the run
-        epoch: the epoch that comes next, 0 in a new run
+        epoch: the next epoch, 0 in a new run
     """
 
     def __init__(self, folder: RunFolder, epoch: int) -> None:
@@ -27,7 +27,7 @@ class Record:
         self._writer = SummaryWriter(str(folder.tensorboard), purge_step=epoch)
 
     def add(self, epoch: int, row: Mapping[str, float]) -> None:
-        """Write the numbers of an epoch."""
+        """Write the metrics of an epoch."""
         self._rows.append({"epoch": epoch} | {name: round(value, _DIGITS) for name, value in row.items()})
         self._folder.write_metrics(self._rows)
         for name, value in row.items():

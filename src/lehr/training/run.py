@@ -1,7 +1,7 @@
-"""A run that is there: its network, built, loaded and evaluated. Nothing here trains, so nothing here needs Lightning.
+"""Build, load and evaluate the network of an existing run, without importing Lightning.
 
-model, recipe = load_network(path)            # the trained network, in eval mode; the data set is not needed
-model, recipe, splits = load_run(path)        # and the data it was trained on
+model, recipe = load_network(path)            # the trained network, in eval mode, without its data set
+model, recipe, splits = load_run(path)        # with the data it was trained on
 results = evaluate(path)                      # loss and accuracy on validation and test data
 """
 
@@ -29,11 +29,11 @@ from lehr.training.recipes import named, read
 
 _EVALUATED_AT_ONCE = 200  # images
 _LARGEST_IMAGE = 2**26  # values; a photograph of 4096 x 4096 pixels has 3 * 2**24
-MODEL = "model."  # what the names of a network's tensors begin with in a checkpoint
+MODEL = "model."  # prefix of the network's tensors in a checkpoint
 
 
 class Images(NamedTuple):
-    """What a network must know of the images it is built for; kept in run.json."""
+    """The properties of images that a network is built from; stored in run.json."""
 
     shape: tuple[int, ...]
     classes: tuple[str, ...]
@@ -42,62 +42,66 @@ class Images(NamedTuple):
 
     @classmethod
     def of(cls, dataset: AnyDataset) -> Images:
-        """Those of a data set."""
+        """Return the properties of a data set's images."""
         return cls(dataset.shape, dataset.classes, dataset.mean, dataset.std)
 
 
 def load_data(recipe: Recipe) -> Splits | StreamedSplits:
-    """The recipe's images, split by its seed."""
+    """Load the recipe's images, split by its seed."""
     name, root, settings = recipe.data.name, recipe.data.root, recipe.data
     if name in data.STREAMED:
         for key, none in (("cutout", 0), ("reflect", False)):
             if getattr(settings, key) != none:
-                raise ValueError(f"data.{key} goes with images in memory, not with {name}: leave it at {none}")
+                raise ValueError(f"data.{key} needs images in memory, but {name} is streamed: leave it at {none}")
         return data.load_streamed(name, root, size=settings.size, seed=recipe.seed, validation=settings.validation)
     if name == "folder":
         if root is None:
-            raise ValueError("data.name folder is a folder of your own images: give it as data.root")
+            raise ValueError("data.name folder needs data.root: the folder of your images")
         return data.load_folder(
             root, size=settings.size, seed=recipe.seed, validation=settings.validation, workers=settings.workers
         )
     if settings.size is not None:
         raise ValueError(
-            f"the images of {name} have their size: data.size goes with folder, {', '.join(data.STREAMED)}"
+            f"the images of {name} have a fixed size: leave data.size out, which is for folder, "
+            f"{', '.join(data.STREAMED)}; got {settings.size}"
         )
     return data.load(name, root, seed=recipe.seed, validation=settings.validation)
 
 
 def build(recipe: Recipe, images: Images, *, start: Path | None = None) -> nn.Module:
-    """The recipe's network, initialised by its seed and quantized by its algorithm.
+    """Build the recipe's network, initialised by its seed and quantized by its algorithm.
 
-    With `start` it begins with the weights of that full-precision run.
+    Args:
+        recipe: the experiment
+        images: the images the network is for
+        start: a full-precision run whose weights the network starts from
     """
     torch.manual_seed(recipe.seed)
     try:
         model = recipe.model.build(images.shape, len(images.classes), images.mean, images.std)
     except (RuntimeError, OverflowError, MemoryError, TypeError) as error:
-        if isinstance(error, TypeError) and "Overflow" not in str(error):  # which is how torch tells of 10**30 features
+        if isinstance(error, TypeError) and "Overflow" not in str(error):  # torch's error for 10**30 features
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise RunError(f"the network of this recipe cannot be made for images of {_size(images)}: {reason}") from error
+        raise RunError(f"the network of this recipe cannot be built for images of {_size(images)}: {reason}") from error
     if start is not None:
         folder = RunFolder.open(start)
         try:
             model.load_state_dict(_saved_network(folder))
         except RuntimeError as error:
             raise RunError(
-                f"the network of {start} is not this recipe's in full precision: {_difference(error)}"
+                f"the network of {start} is not the full-precision network of this recipe: {_difference(error)}"
             ) from error
     recipe.algorithm.convert_(quantized_part(model), trained=start is not None)
     if recipe.channels_last:
         for tensor in itertools.chain(model.parameters(), model.buffers()):
-            if tensor.dim() == 4:  # Module.to would take those of 5 dimensions too, and fail
+            if tensor.dim() == 4:  # Module.to(memory_format=...) would fail on tensors of 5 dimensions
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     return model
 
 
 def load_network(path: Path) -> tuple[nn.Module, Recipe]:
-    """The network of a run in eval mode, and its recipe; of an unfinished run, as far as it is."""
+    """Return the network of a run in eval mode, and its recipe; an unfinished run has its newest checkpoint."""
     model, recipe, _ = _load(path)
     return model, recipe
 
@@ -111,12 +115,12 @@ def _load(path: Path) -> tuple[nn.Module, Recipe, Images]:
     try:
         model.load_state_dict(saved)
     except RuntimeError as error:
-        raise RunError(f"the network of {path} is not that of its recipe.yaml: {_difference(error)}") from error
+        raise RunError(f"the checkpoint of {path} does not match its recipe.yaml: {_difference(error)}") from error
     return model.eval(), recipe, images
 
 
 def load_run(path: Path) -> tuple[nn.Module, Recipe, Splits | StreamedSplits]:
-    """`load_network`, and the run's data; RunError if the data are no longer those the network is for."""
+    """Return the network, the recipe and the data of a run; raise RunError if the data do not fit the network."""
     model, recipe = load_network(path)
     splits = load_data(recipe)
     check_images(splits, RunFolder(path))
@@ -124,27 +128,32 @@ def load_run(path: Path) -> tuple[nn.Module, Recipe, Splits | StreamedSplits]:
 
 
 def check_images(splits: Splits | StreamedSplits, folder: RunFolder | None = None) -> Images:
-    """What a network must know of these images; RunError if the parts, or the run in `folder`, have others.
+    """Return the properties of the images; raise RunError if the splits, or the run in `folder`, differ in them.
 
     Args:
         splits: the images to train or to evaluate on
-        folder: a run whose network they are for; a run whose run.json is lost is taken to be for them
+        folder: a run to compare with, unless its run.json is lost
     """
     images = Images.of(splits.train)
     network, wanted = "the training images are", images
     if folder is not None:
         with contextlib.suppress(RunError):
-            network, wanted = f"the network of {folder.path} is for images", _told_images(folder)
+            network, wanted = f"the network of {folder.path} is for images", _recorded_images(folder)
     for part, dataset in zip(splits._fields, splits, strict=True):
         given = Images.of(dataset)
         if (given.shape, len(given.classes)) != (wanted.shape, len(wanted.classes)):
-            raise RunError(f"{network} of {_size(wanted)}, and the {part} images are of {_size(given)}")
+            raise RunError(f"{network} of {_size(wanted)}, but the {part} images are of {_size(given)}")
     return images
 
 
 @torch.inference_mode()
 def evaluate(path: Path, device: torch.device | str | None = None) -> dict[str, float]:
-    """Loss and accuracy of a run's network on validation and test data, without noise."""
+    """Return loss and accuracy of a run's network on validation and test data, without noise.
+
+    Args:
+        path: the run folder
+        device: default: cuda if available, else cpu
+    """
     model, recipe, splits = load_run(path)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     model, loss = model.to(device), recipe.loss.build()
@@ -156,15 +165,15 @@ def evaluate(path: Path, device: torch.device | str | None = None) -> dict[str, 
 
 
 def untrained_network(path: Path) -> tuple[nn.Module, Tensor]:
-    """The network of a run as it was before training, in eval mode, and an image for it; no checkpoint is needed."""
+    """Return the network of a run before training, in eval mode, and an image for it; needs no checkpoint."""
     folder = RunFolder.open(path)
-    images = _told_images(folder)
+    images = _recorded_images(folder)
     model = build(read(folder.recipe), images).eval()
     return model, torch.zeros(1, *images.shape, dtype=torch.uint8)
 
 
 def network_of(name: str) -> tuple[nn.Module, Tensor]:
-    """The network of a run, or of a recipe before training, in eval mode, and an image for it."""
+    """Return the network of a run, or of a recipe before training, in eval mode, and an image for it."""
     path = Path(name)
     if path.is_dir():
         model, _, images = _load(path)
@@ -176,34 +185,34 @@ def network_of(name: str) -> tuple[nn.Module, Tensor]:
 
 
 def unused_path(path: Path) -> Path:
-    """The path itself, or with the first number from 2 on that makes it new."""
+    """Return the path, or if it exists, the first of PATH-2, PATH-3, ... that does not."""
     candidates = itertools.chain([path], (path.with_name(f"{path.name}-{n}") for n in itertools.count(2)))
     return next(candidate for candidate in candidates if not candidate.exists())
 
 
 def images_of(path: Path) -> Images:
-    """What images a run's network is for; of a run whose run.json is lost, as the recipe's data set tells it."""
+    """Return the images that a run's network is for, from run.json, or if that is lost, from the recipe's data set."""
     folder = RunFolder.open(path)
     try:
-        return _told_images(folder)
+        return _recorded_images(folder)
     except RunError as error:
         lost = error
     try:
         images = Images.of(load_data(read(folder.recipe)).train)
     except (data.DataError, OSError, ValueError) as error:
-        raise RunError(f"{lost}; the data set could tell what images the network is for, but {error}") from error
-    warnings.warn(f"{lost}; the images are taken to be those of the recipe's data set", RunWarning, stacklevel=2)
+        raise RunError(f"{lost}; the recipe's data set, which has the images too, cannot be loaded: {error}") from error
+    warnings.warn(f"{lost}; using the images of the recipe's data set", RunWarning, stacklevel=2)
     return images
 
 
-def _told_images(folder: RunFolder) -> Images:
-    """What run.json tells of the images; RunError if that cannot be."""
-    told = read_json(folder.info).get("images")
-    if not isinstance(told, dict):
-        raise RunError(f"{folder.info} does not tell what images the network is for")
+def _recorded_images(folder: RunFolder) -> Images:
+    """Return the images that run.json records; raise RunError if they are missing or impossible."""
+    recorded = read_json(folder.info).get("images")
+    if not isinstance(recorded, dict):
+        raise RunError(f"{folder.info} does not say what images the network is for")
     parts: list[tuple[Any, ...]] = []
     for name, kind in {"shape": int, "classes": str, "mean": int | float, "std": int | float}.items():
-        values = told.get(name)
+        values = recorded.get(name)
         if not isinstance(values, list) or not values or not all(isinstance(value, kind) for value in values):
             raise RunError(f"{folder.info}: {name} of the images cannot be {reprlib.repr(values)}")
         parts.append(tuple(values))
@@ -225,7 +234,7 @@ def _size(images: Images) -> str:
 
 
 def _difference(error: RuntimeError) -> str:
-    """The first of what `load_state_dict` complains of."""
+    """Return the first complaint of `load_state_dict`."""
     return " ".join(str(error).split("\n\t")[1].split())
 
 

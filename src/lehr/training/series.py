@@ -1,4 +1,4 @@
-"""Runs one after the other: methods times seeds, in one folder; what is finished is kept, what was begun goes on.
+"""Train a series of runs, methods times seeds, in one folder; skip finished runs, resume interrupted ones.
 
 planned = plan(["fp", "ana", "twn"], "digits", seeds=3, folder=Path("runs/compare-digits"))
 for step in train_all(planned):
@@ -23,7 +23,7 @@ from lehr.training.recipes import RecipeError, bases, methods, named, read
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """A run of a series: a method, a seed, and the folder it is in or will be."""
+    """A run of a series, which may exist already: its method, its recipe and its folder."""
 
     method: str
     recipe: Recipe
@@ -36,13 +36,13 @@ class Planned:
 
     @property
     def finished(self) -> bool:
-        """Whether it is there, to its end."""
+        """Whether the folder holds a finished run."""
         return self.begun and RunFolder(self.path).results.exists()
 
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """A run that was trained just now: results, or the sentence that says how it failed."""
+    """A run that was just trained: its results, or the message of its failure."""
 
     run: Planned
     results: dict[str, Any] | None
@@ -51,10 +51,14 @@ class Done:
 
 
 def plan(chosen: Sequence[str], base: str, *, seeds: int, folder: Path, overrides: Sequence[str] = ()) -> list[Planned]:
-    """The runs of these methods ("all": every one) on a base, seeds 0 to `seeds` - 1, in folders below `folder`.
+    """Return the runs of a series; raise RunError if a folder holds a run of another recipe.
 
-    `overrides` are keys of the recipe for all of them, as on the command line. A folder that holds a run of another
-    recipe is an error: its results would not be comparable.
+    Args:
+        chosen: the methods, or "all"
+        base: the data set and network: one of `recipes.bases()`
+        seeds: the number of seeds: 0 to `seeds` - 1
+        folder: parent of the run folders
+        overrides: keys of all recipes, as on the command line
     """
     if base not in bases():
         raise RecipeError(f"methods are compared on one of {', '.join(bases())}, got {base!r}")
@@ -66,9 +70,9 @@ def plan(chosen: Sequence[str], base: str, *, seeds: int, folder: Path, override
         if method not in known:
             close = difflib.get_close_matches(method, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise RecipeError(f"no method is called {method!r}; there are {', '.join(known)}{hint}")
+            raise RecipeError(f"no method is called {method!r}; choose {', '.join(known)}{hint}")
     planned = []
-    for seed in range(seeds):  # so that a comparison that is stopped has whole seeds
+    for seed in range(seeds):  # the outer loop, so that an interrupted comparison has complete seeds
         for method in unique:
             recipe = named(f"{base}-{method}", [*overrides, "--seed", str(seed)])
             if recipe.devices * recipe.num_nodes > 1:
@@ -81,8 +85,13 @@ def plan(chosen: Sequence[str], base: str, *, seeds: int, folder: Path, override
 
 
 def train_all(planned: Sequence[Planned], before: Callable[[Planned], None] = lambda run: None) -> Iterator[Done]:
-    """Train what is not finished, in order, calling `before` with each; one that diverges does not stop the others."""
-    from lehr.training import session  # Lightning, which takes seconds: a wrong plan was told before
+    """Train the unfinished runs in order; a run that diverges does not stop the others.
+
+    Args:
+        planned: the runs, from `plan`
+        before: called with each run before its training
+    """
+    from lehr.training import session  # imports Lightning, which takes seconds; errors of the plan come first
 
     for run in planned:
         if run.finished:
@@ -95,7 +104,7 @@ def train_all(planned: Sequence[Planned], before: Callable[[Planned], None] = la
         except Diverged as error:
             failure = str(error)
         except Interrupted as stop:
-            raise Interrupted(stop.signum, "the same command goes on where it stopped") from stop
+            raise Interrupted(stop.signum, "repeat the command to continue") from stop
         yield Done(run, results, failure, time.monotonic() - began)
 
 
@@ -103,17 +112,17 @@ def _check_same(path: Path, there: Recipe, wanted: Recipe) -> None:
     difference = _difference(_experiment(there), _experiment(wanted))
     if difference is not None:
         key, was, now = difference
-        raise RunError(f"{path} holds a run with {key} {was}, wanted is {now}: name another folder with --out")
+        raise RunError(f"{path} holds a run with {key} {was}, not {now}: choose another folder with --out")
 
 
 def _experiment(recipe: Recipe) -> Recipe:
-    """Without what makes no other experiment of it."""
+    """Return the recipe without the keys that do not change its results."""
     recipe = recipe.anchored
     return dataclasses.replace(recipe, description="", result="", data=dataclasses.replace(recipe.data, root=None))
 
 
 def _difference(there: Any, wanted: Any, key: str = "") -> tuple[str, Any, Any] | None:
-    """The first setting in which two values differ: its key and both."""
+    """Return the key and both values of the first setting that differs, or None."""
     if there == wanted:
         return None
     if isinstance(there, Model) and isinstance(wanted, Model) and there.kind is wanted.kind:

@@ -1,9 +1,9 @@
-"""Train a recipe into a run folder, or go on with one that was interrupted.
+"""Train a recipe into a run folder, or resume an interrupted run.
 
-results = train(recipe, path)       # from nothing, or from a full-precision run (recipe.start)
-results = resume(path)              # goes on bit for bit, as if it had never stopped
+results = train(recipe, path)       # from scratch, or from a full-precision run (recipe.start)
+results = resume(path)              # bit for bit as if it had never stopped
 
-With several processes each of them calls these; the first writes, and the others get None.
+With several processes each of them calls these; the first writes and returns the results, the others return None.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Watch = Callable[[Step], None]
 
 
 def train(recipe: Recipe, path: Path, *, splits: Data | None = None, watch: Watch | None = None) -> Results | None:
-    """Train from the beginning.
+    """Train a new run.
 
     Args:
-        recipe: what to train
+        recipe: the experiment
         path: the run folder, which must not hold a run yet
-        splits: images of your own in place of the recipe's data set
-        watch: called with each step of the network, not of its twin, before the optimizer changes the weights
+        splits: images of your own instead of the recipe's data set
+        watch: called with each step of the network (not of its twin), before the optimizer step
 
     Returns:
-        What results.json holds; None in a process other than the first.
+        The content of results.json; None in all processes but the first.
     """
     recipe = recipe.anchored
     with stopped_by_signals(path), _alone(path):
@@ -69,21 +69,21 @@ def train(recipe: Recipe, path: Path, *, splits: Data | None = None, watch: Watc
                 _create(folder, training, images, recipe)
                 _create(twin_folder, training, images)
                 _run(training, twin_folder)
-            if recipe.pretraining.epochs:  # the first one showed, before hours of training, that it can be made
+            if recipe.pretraining.epochs:  # built again; the first build found errors before hours of training
                 network = build(recipe, images, start=twin_folder.path)
             return _run(_training(fabric, recipe, folder, network, splits, watch), folder)
 
 
 def resume(path: Path, *, splits: Data | None = None, watch: Watch | None = None) -> Results | None:
-    """Continue an interrupted run with its own recipe; what a finished run gave is read from it.
+    """Resume an interrupted run with the recipe in its folder; only return the results of a finished run.
 
     Args:
         path: the run folder
-        splits: the images it was begun with, if they were your own
+        splits: the images the run began with, if they were your own
         watch: as in `train`
 
     Returns:
-        What results.json holds; None in a process other than the first.
+        The content of results.json; None in all processes but the first.
     """
     folder = RunFolder.open(path)
     recipe = read(folder.recipe)
@@ -104,12 +104,12 @@ def resume(path: Path, *, splits: Data | None = None, watch: Watch | None = None
 def _continue(
     fabric: Fabric, recipe: Recipe, folder: RunFolder, splits: Data, watch: Watch | None = None
 ) -> Results | None:
-    """Go on after the newest checkpoint, of the twin first if there is one."""
+    """Continue from the newest checkpoint; finish the twin first."""
     newest = folder.newest_checkpoint()
     if newest and "optimizer" not in newest[1]:
         raise RunError(
-            f"{folder.path} was begun by an older lehr, whose checkpoints can be evaluated but not trained on: "
-            f"begin anew with `lehr train {folder.recipe}`"
+            f"{folder.path} was begun by an older lehr; its checkpoints can be evaluated but not resumed: "
+            f"start over with `lehr train {folder.recipe}`"
         )
     images = Images.of(splits.train)
     twin = RunFolder(folder.twin)
@@ -129,20 +129,20 @@ def _continue(
 def _training(
     fabric: Fabric, recipe: Recipe, folder: RunFolder, network: nn.Module, splits: Data, watch: Watch | None = None
 ) -> Training:
-    """A network ready to train; raises if anything speaks against it."""
+    """Return the training of a network; raise an error if its settings do not fit."""
     keep_freed_memory()
     return Training(fabric, recipe, network, splits, teacher=_teacher(recipe, network, folder, splits), watch=watch)
 
 
 def _create(folder: RunFolder, training: Training, images: Images, recipe: Recipe | None = None) -> None:
-    """Make the folder of a new run, once nothing speaks against training; `recipe` is the training's unless given."""
+    """Create the folder of a new run once its settings are checked; `recipe` defaults to the training's."""
     recipe = training.recipe if recipe is None else recipe
     if training.fabric.is_global_zero:
         folder.create(dump(recipe), {**circumstances(recipe), "images": images._asdict()})
 
 
 def _run(training: Training, folder: RunFolder) -> Results | None:
-    """Train a network to its end; the last file that is written, results.json, says that the run is finished."""
+    """Train a network to the end; results.json is written last and marks the run as finished."""
     fabric, recipe = training.fabric, training.recipe
     training.run(folder)
     results = training.finish(folder)
@@ -157,24 +157,24 @@ def _run(training: Training, folder: RunFolder) -> Results | None:
 
 
 def _results_of(folder: RunFolder) -> Results | None:
-    """The results of a finished run; None if it is unfinished, or its network can no longer be read."""
+    """Return the results of a finished run; None if it is unfinished or its final checkpoint cannot be read."""
     finished = folder.read_results()
     if finished is not None:
         try:
             load_checkpoint(folder.final)
         except RunError as error:
-            warnings.warn(f"{error}; it is made anew", RunWarning, stacklevel=3)
+            warnings.warn(f"{error}; the run resumes to create it again", RunWarning, stacklevel=3)
             return None
     return finished
 
 
 def _alone(path: Path) -> contextlib.AbstractContextManager[None]:
-    """The lock of the run folder, which the first process holds for all."""
+    """Return the lock of the run folder; the first process holds it for all."""
     return alone(path) if is_main_process() else contextlib.nullcontext()
 
 
 def _check_settings(recipe: Recipe, images: Images) -> None:
-    """Raise ValueError for settings that do not suit the images; warn of networks that saw validation images."""
+    """Raise ValueError for settings that do not fit the images; warn of networks trained on validation images."""
     if is_main_process():
         for other in (recipe.start, recipe.distillation.teacher):
             if other:
@@ -188,7 +188,7 @@ def _check_settings(recipe: Recipe, images: Images) -> None:
 
 @contextlib.contextmanager
 def _training_the_twin(recipe: Recipe, path: Path) -> Iterator[None]:
-    """Hold the twin's folder too, since it can be resumed by itself; say of a `Diverged` that it was the twin's."""
+    """Lock the twin's folder too, since the twin can be resumed alone; let `Diverged` say that it was the twin."""
     try:
         with _alone(path):
             yield
@@ -200,13 +200,16 @@ def _training_the_twin(recipe: Recipe, path: Path) -> Iterator[None]:
 
 
 def _teacher(recipe: Recipe, student: nn.Module, folder: RunFolder, splits: Data) -> Teacher | None:
-    """The network that is learned from; it must know the same images."""
+    """Return the recipe's teacher, or None; raise RunError if it was trained on other images."""
     path = folder.twin if recipe.distillation.epochs else recipe.distillation.teacher
     if path is None:
         return None
     images, known = Images.of(splits.train), images_of(path)
     if (known.shape, known.classes) != (images.shape, images.classes):
-        raise RunError(f"the teacher {path} knows images of {known.shape} in {len(known.classes)} classes, not these")
+        raise RunError(
+            f"the teacher {path} was trained on images of {known.shape} in {len(known.classes)} classes, but this "
+            f"recipe has images of {images.shape} in {len(images.classes)} classes"
+        )
     network, _ = load_network(path)
     try:
         return Teacher(network, student, recipe.distillation)

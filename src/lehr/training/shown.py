@@ -1,7 +1,7 @@
-"""Recipes to show and compare, read without importing classes that are not lehr's.
+"""Read recipes only to show and compare them, without importing classes that are not lehr's.
 
-A `NotImported` stands for the algorithm, a `NotImportedNetwork` for the network, and the defaults for a schedule and
-laws of annealing. This is a file of its own so that the stand-ins are not listed among the algorithms of `lehr train`.
+A `NotImported` replaces such an algorithm, a `NotImportedNetwork` a network, and the default a schedule or law. The
+placeholders have their own file so that `lehr train` does not list them among the algorithms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lehr.training.recipes import CHOICES, RecipeError, content_of, free_text, p
 
 
 def read_to_show(path: Path) -> tuple[Recipe, tuple[str, ...]]:
-    """Return the recipe in a YAML file without the classes that `recipes.read` refuses, and the names of those."""
+    """Return the recipe in a YAML file, with placeholders for classes that `recipes.read` refuses, and their names."""
     content = content_of(text_of(path), str(path))
     refused = dict(trust.foreign(content, free_text()))
     left_out = {}
@@ -33,7 +33,7 @@ def read_to_show(path: Path) -> tuple[Recipe, tuple[str, ...]]:
         classes = [name for place, name in refused.items() if ".".join((*place, "")).startswith(f"{key}.")]
         if classes:
             *rooms, last = key.split(".")
-            with contextlib.suppress(KeyError, TypeError):  # it stands below a dotted key: `parse` refuses it
+            with contextlib.suppress(KeyError, TypeError):  # below a dotted key, which `parse` refuses
                 room = functools.reduce(lambda below, name: below[name], rooms, content)
                 left_out[key] = classes[0], room.pop(last)
     recipe = parse(yaml.safe_dump(content | ({"model": "mlp"} if "model" in left_out else {})), None, str(path))
@@ -48,11 +48,11 @@ def read_to_show(path: Path) -> tuple[Recipe, tuple[str, ...]]:
 
 @dataclasses.dataclass(frozen=True)
 class NotImported(Algorithm):
-    """Stands for an algorithm that is not lehr's in a recipe that is only shown.
+    """Placeholder for an algorithm that is not lehr's, in a recipe that is only shown.
 
     Args:
         name: the import path of its class
-        settings: what the recipe says of it, as JSON
+        settings: its settings in the recipe, as JSON
     """
 
     name: str
@@ -63,17 +63,17 @@ class NotImported(Algorithm):
         return Description(self.name.rpartition(".")[2])
 
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion | None:
-        """It cannot."""
+        """Raise RecipeError: the class was not imported."""
         raise RecipeError(f"{self.name} was not imported: {trust.remedy(self.name)}")
 
 
 class NotImportedNetwork(nn.Module):
-    """Stands for a network that is not lehr's in a recipe that is only shown: it cannot be built.
+    """Placeholder for a network that is not lehr's, in a recipe that is only shown; it cannot be built.
 
     Args:
-        shape: see `lehr.training.model`, as for `classes`, `mean` and `std`
+        shape: see `lehr.training.model`, also for `classes`, `mean` and `std`
         name: the import path of its class
-        settings: what the recipe says of it, as JSON
+        settings: its settings in the recipe, as JSON
     """
 
     def __init__(self, shape: Any, classes: int, mean: Any, std: Any, *, name: str, settings: str) -> None:

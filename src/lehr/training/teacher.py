@@ -1,4 +1,4 @@
-"""A network that another learns from: its scores, or what its BatchNorm layers give, are part of the other's loss."""
+"""Distillation: a teacher's scores, or the outputs of its BatchNorm layers, are part of the student's loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from lehr.training.recipe import Distillation
 
 
 class Teacher:
-    """Teaches `student` as `distillation` says; it is no module, and so no part of what is trained and saved."""
+    """Adds the distance between a student and a frozen network to the student's loss.
+
+    It is not a module, so the student does not train or save it.
+
+    Args:
+        network: the teacher's network
+        student: the network that trains
+        distillation: the recipe's settings
+    """
 
     def __init__(self, network: nn.Module, student: nn.Module, distillation: Distillation) -> None:
         self.network = network.eval().requires_grad_(False)
@@ -26,17 +34,24 @@ class Teacher:
             self._features = Features(network), Features(student)
 
     def to(self, device: torch.device) -> None:
-        """Come to the student's device."""
+        """Move the teacher to a device."""
         self.network.to(device)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Sequence[Tensor]]:
-        """What it must see of the student, filled while the student runs."""
+        """Yield a list that collects the student's features while the student runs in the block."""
         with self._features[1].noted() if self._features else contextlib.nullcontext(()) as seen:
             yield seen
 
     def add_to(self, loss: Tensor, images: Tensor, scores: Tensor, seen: Sequence[Tensor]) -> Tensor:
-        """The loss with its share in it, of the student's scores on these images and of what was `seen`."""
+        """Return the loss with the teacher's share added.
+
+        Args:
+            loss: the student's
+            images: the batch
+            scores: the student's scores
+            seen: the student's features, from `watching`
+        """
         with torch.no_grad(), self._features[0].noted() if self._features else contextlib.nullcontext(()) as shown:
             taught = self.network(images)
         distance = self._distance(seen, shown) if self._features else self._distance(scores, taught.to(scores.dtype))
@@ -44,19 +59,19 @@ class Teacher:
 
 
 def check_features(network: nn.Module, student: nn.Module) -> None:
-    """Whether `network` can teach `student` by features; ValueError if not."""
+    """Raise ValueError if `network` cannot teach `student` by features."""
     widths = [[norm.num_features for norm in batchnorms_of(model).values()] for model in (network, student)]
     if widths[0] != widths[1] or not widths[0]:
         raise ValueError(
-            "a teacher by features needs the student's BatchNorm layers: "
+            "distillation by features needs the same BatchNorm layers in both networks: "
             f"the teacher's have {widths[0]} features, the student's {widths[1]}"
         )
 
 
 class Features:
-    """Notes what the BatchNorm layers of a network give, while asked to.
+    """Collects the outputs of a network's BatchNorm layers inside a `noted` block.
 
-    The hooks stay, since a compiled network looks for them only once.
+    The hooks stay registered, since a compiled network looks for them only once.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -66,7 +81,7 @@ class Features:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[list[Tensor]]:
-        """The outputs of the layers that run meanwhile, in the order in which they do."""
+        """Yield a list that collects the outputs of the layers that run in the block, in order."""
         self._seen = seen = []
         try:
             yield seen

@@ -1,11 +1,11 @@
-"""Which classes the recipe of a file may name: lehr's own, unless the user trusts others.
+"""Which classes a recipe file may name: lehr's, and those that the user trusts.
 
-Importing a class runs its module, so the class paths in a recipe.yaml are code. What the user types (`--algorithm
-mymethods.Pulled`) is imported; what a file names is imported only if it is lehr's, if the program has imported it
-already, or if the user trusts it: `--trust` after a command, `LEHR_TRUST=1`, or `LEHR_TRUST=mymethods,mynets` for
-these packages alone.
+Importing a class runs its module, so the class paths in a recipe.yaml are code. A class that the user types
+(`--algorithm mymethods.Pulled`) is imported. A class that a file names is imported only if it is lehr's, if the program
+has already imported it, or if the user trusts it: `--trust` after a command, `LEHR_TRUST=1`, or
+`LEHR_TRUST=mymethods,mynets` for these packages only.
 
-`foreign` is the one guard: every recipe that is read from a file passes through it before anything is imported.
+`foreign` is the only guard: every recipe from a file passes through it before anything is imported.
 
 >>> list(foreign({"algorithm": {"class_path": "lehr.algorithms.ANA"}, "model": "mynets.Net"}))
 [(('model',), 'mynets.Net')]
@@ -32,7 +32,7 @@ _said: contextvars.ContextVar[bool | None] = contextvars.ContextVar("_said", def
 
 @contextlib.contextmanager
 def trusting(everything: bool) -> Iterator[None]:
-    """Whether any class may be imported in this block, whatever LEHR_TRUST says."""
+    """Allow or forbid the import of any class inside the block; overrides LEHR_TRUST."""
     token = _said.set(everything)
     try:
         yield
@@ -43,14 +43,14 @@ def trusting(everything: bool) -> Iterator[None]:
 def foreign(
     content: Any, free: Container[tuple[str, ...]] = (), at: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Where plain data names a class that must not be imported, and the class.
+    """Yield the key and the import path of each class in plain data that must not be imported.
 
-    A class can be named as `class_path`, as a plain string, as JSON within a string, and below dotted keys; each of
-    these is looked at wherever it stands, but for the keys in `free`.
+    A class can be named as `class_path`, as a plain string, as JSON within a string, and below dotted keys; all of
+    these are checked at every key not in `free`.
 
     Args:
-        content: what the YAML of a recipe holds, within the bounds of `plain.check_bounds`
-        free: keys whose strings are just text, such as a description or a path
+        content: the YAML of a recipe, within the bounds of `plain.check_bounds`
+        free: keys whose values are only text, such as a description or a path
         at: the key of `content`
     """
     if isinstance(content, dict):
@@ -71,7 +71,7 @@ def foreign(
 
 
 def remedy(path: str) -> str:
-    """What to type if the class is to be imported."""
+    """Return the message that says how to trust the class."""
     return (
         f"it names {path}, a class that is not lehr's, and importing it runs its code: if you trust it, add --trust "
         f"or set {VARIABLE}={path.split('.')[0]}"
@@ -93,10 +93,10 @@ def _is_trusted(path: str) -> bool:
 
 
 def _is_lehrs(path: str) -> bool:
-    """Whether it is below lehr and defined there, or lacking there, which has an error of its own."""
+    """Return whether the path is below lehr and its object is defined there, or missing (a later error)."""
     module, _, name = path.rpartition(".")
     if path.split(".")[0] != "lehr" or any(part.startswith("_") for part in path.split(".")):
-        return False  # lehr.__main__ is a program
+        return False  # importing lehr.__main__ would run it
     try:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError:
@@ -105,7 +105,7 @@ def _is_lehrs(path: str) -> bool:
 
 
 def _is_loaded(path: str) -> bool:
-    """Whether this program imported or made the class itself; those of a library are not meant."""
+    """Return whether this program has already imported or defined the class, and a recipe can use it."""
     from lehr.algorithms import Algorithm
     from lehr.annealing import Law, Schedule
     from lehr.training.model import is_made_for_data

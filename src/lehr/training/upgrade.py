@@ -1,4 +1,4 @@
-"""Recipes as earlier versions of lehr wrote them, in the words of this one: old run folders keep working.
+"""Upgrade recipes of earlier versions of lehr, so that old run folders keep working.
 
 >>> upgraded({"annealing": {"windows": "same-end", "duration": 5}})
 {'annealing': {'schedule': {'class_path': 'lehr.annealing.SameEnd', 'init_args': {'duration': 5}}}}
@@ -27,7 +27,7 @@ _CLASSES = {
 
 
 def upgraded(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's keys and values as this version writes them; what is not of an earlier version stays."""
+    """Return a recipe's keys and values as this version writes them; current ones are unchanged."""
     settings = _renamed(settings)
     old = settings.get("annealing")
     if isinstance(old, dict) and not old.keys().isdisjoint(("windows", "duration", "delay")):
@@ -46,7 +46,7 @@ def upgraded(settings: dict[str, Any]) -> dict[str, Any]:
     if isinstance(old, dict) and "name" in old:
         kept = {key: value for key, value in old.items() if key != "name"}
         if old["name"] != "mlp":
-            kept.pop("hidden", None)  # which was a key of every network, and was used by this one alone
+            kept.pop("hidden", None)  # was a key of every network, but only mlp used it
         name = str(old["name"])
         path = f"lehr.models.{NETWORKS[name].__name__}" if name in NETWORKS else name
         settings["model"] = {"class_path": path, "init_args": kept}
@@ -54,7 +54,7 @@ def upgraded(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _estimated(ana: dict[str, Any]) -> dict[str, Any]:
-    """ANA without forward noise under the name of what it is: an estimator, such as the straight-through one."""
+    """Return ANA without forward noise as `Estimated`: it is a plain estimator, such as the straight-through one."""
     old = ana.get("init_args")
     if not isinstance(old, dict) or old.get("std") != 0 or not isinstance(old.get("backward_std"), int | float):
         return ana
@@ -68,7 +68,7 @@ def _estimated(ana: dict[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(value: Any) -> Any:
-    """With the present names of classes."""
+    """Replace old names of classes."""
     if isinstance(value, dict):
         named = {key: _renamed(part) for key, part in value.items()}
         path = named.get("class_path")
