@@ -87,5 +87,5 @@ def test_both_halves_are_clipped_in_units_of_the_scale() -> None:
 
 @pytest.mark.parametrize("window", [0, -1, float("nan"), float("inf")])
 def test_a_wrong_window_raises(window: float) -> None:
-    with pytest.raises(ValueError, match=f"above 0, got {window}"):
+    with pytest.raises(ValueError, match=f"must be positive, got {window}"):
         STTN(window=window)
