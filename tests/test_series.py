@@ -98,7 +98,7 @@ def test_a_stopped_comparison_resumes_with_the_same_command_bit_for_bit(tmp_path
     assert last == "lehr compare: stopped by SIGTERM; repeat the command to continue"
     code, output = lehr(*command, output=tmp_path / "again")
     assert code == 0, output
-    assert "run 1 of 2: inq-seed0 goes on" in output
+    assert "run 1 of 2: inq-seed0 continues" in output
     assert "run 2 of 2: inq-seed1 begins" in output
     code, output = lehr("train", "digits-inq", *keys, "--out", tmp_path / "whole", output=tmp_path / "third")
     assert code == 0, output

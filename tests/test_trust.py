@@ -226,10 +226,10 @@ def test_a_report_imports_nothing_and_shows_what_it_can(own: tuple[Path, Path], 
     assert (code, imported) == (0, False), output
     page = (own[0] / "report.html").read_text()
     assert "validation accuracy" in page
-    assert "a report imports no class that is not lehr&#39;s, and this needs mymethods.Own" in page
+    assert "a report imports only classes of lehr, and this needs mymethods.Own" in page
     code, output, _ = called(own, "report", own[0], "--trust")
     assert code == 2
-    assert "--trust goes with train, evaluate, summary, compare, export: report imports no classes" in output
+    assert "--trust is for train, evaluate, summary, compare, export: report imports no class" in output
 
 
 def test_a_comparison_shows_the_run_and_says_what_it_did_not_import(own: tuple[Path, Path]) -> None:
@@ -237,7 +237,7 @@ def test_a_comparison_shows_the_run_and_says_what_it_did_not_import(own: tuple[P
     code, output, imported = called(own, *words)
     assert (code, imported) == (0, False), output
     assert "Own" in output
-    assert "Not imported, being none of lehr's: mymethods.Own. With --trust their networks are measured too." in output
+    assert "Not imported, because they are not part of lehr: mymethods.Own. --trust imports them." in output
     code, output, imported = called(own, *words, "--trust")
     assert (code, imported) == (0, True), output
     assert "Not imported" not in output
