@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from lehr import algorithms, approximation, data, deploy, models
     from lehr.annealing import Annealer
     from lehr.convert import dequantize_, quantize_
+    from lehr.deploy.check import check
     from lehr.deploy.freeze import freeze
     from lehr.estimator import Estimator
     from lehr.expectation import quantize
+    from lehr.layer_loss import sensitivity
     from lehr.layers import Conv1d, Conv2d, Conv3d, Linear, Quantizer
     from lehr.multistep import MultiStep
     from lehr.noise import Dirac, Logistic, Normal, Triangular, Uniform
@@ -43,6 +45,7 @@ __all__ = [
     "algorithms",
     "approximation",
     "calibrate_",
+    "check",
     "data",
     "deploy",
     "dequantize_",
@@ -50,12 +53,14 @@ __all__ = [
     "models",
     "quantize",
     "quantize_",
+    "sensitivity",
 ]
 
 # Where each name is, so that it is imported when it is used: `lehr --help` does not wait for torch.
 _NAMES = {
     "annealing": ("Annealer",),
     "convert": ("dequantize_", "quantize_"),
+    "deploy.check": ("check",),
     "deploy.freeze": ("freeze",),
     "estimator": ("Estimator",),
     "expectation": ("quantize",),
@@ -63,6 +68,7 @@ _NAMES = {
     "multistep": ("MultiStep",),
     "noise": ("Dirac", "Logistic", "Normal", "Triangular", "Uniform"),
     "scale": ("calibrate_",),
+    "layer_loss": ("sensitivity",),
 }
 
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from torch import nn
+from torch import Tensor, nn
 
 from lehr.calls import CALLS, Followed, OwnForward, QuantizedCalls, Redirected, Site, Split
 from lehr.decide import QUANTIZED, Change, Decision, Plan, Request, Scale, Skip, decide
@@ -128,6 +128,7 @@ def quantize_(
     for name, precision in (("weights", weights), ("activations", activations)):
         if not isinstance(precision, AbstractQuantizer | str | None):
             raise TypeError(f"{name} must be a quantizer such as lehr.Quantizer(), a word, or None, got {precision!r}")
+    checked = example  # asked for: to freeze a large network takes a while
     if data is not None and example is None:
         data = iter(data)
         first = next(data, None)
@@ -160,6 +161,8 @@ def quantize_(
             notes.append(
                 f"{path or kind.__name__} cannot be traced ({why}): calls in it stay, unless quantize_ gets an example"
             )
+    if isinstance(checked, Tensor) and 2 <= checked.ndim <= 4:
+        notes.append(_verdict(model, checked))
     return Conversion(tuple(d.change for d in plan.decisions), _weights(model), _macs(plan), tuple(notes))
 
 
@@ -304,6 +307,19 @@ def _check(model: nn.Module, plan: Plan, request: Request) -> None:
             "that cannot be traced is seen when quantize_ gets an example; make it a module, or pass activations=None",
             stacklevel=3,
         )
+
+
+def _verdict(model: nn.Module, example: Tensor) -> str:
+    """What `lehr.check` says of the network, if what freezing needs is installed."""
+    try:
+        from lehr.deploy.check import check
+    except ModuleNotFoundError:  # `import lehr` needs torch alone
+        return ""
+    verdict = check(model, example)
+    floats = [layer.layer for layer in verdict.layers if layer.becomes == "float"]
+    told = [f"{', '.join(floats)} will run in float" if floats else "", *verdict.refused, *verdict.notes]
+    what = f"{100 * verdict.integer_share:.1f} % of the MACs as integers" if verdict.freezes else "it is refused"
+    return "\n".join([f"frozen: {what}", *(f"- {line}" for line in told if line)])
 
 
 def _weights(model: nn.Module) -> tuple[int, int]:

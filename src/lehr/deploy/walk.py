@@ -243,9 +243,8 @@ class Walk:
 
     def net(self, classes: tuple[str, ...], rounded: Sequence[str] = ()) -> IntegerNet:
         """Walk, and put the operations together."""
-        self._find_reached()
-        self._find_pixels()
-        self._check_converters()
+        for error in self.refusals():  # before anything that only stands in an unlucky place
+            raise error
         for node in self.graph.nodes:
             if node.op == "output":
                 self._output(node)
@@ -302,17 +301,26 @@ class Walk:
                 if table(pixels, self.example.shape) is not None:
                     self._traced[node] = pixels
 
-    def _check_converters(self) -> None:
-        """Refuse what can never be converted before anything that only stands in an unlucky place."""
+    def refusals(self) -> list[FreezeError]:
+        """What can never be converted, wherever it stands: an error for each, none raised."""
+        self._find_reached()
+        self._find_pixels()
+        errors = []
         for node in self.graph.nodes:
             if node not in self._reached or node in self._traced or node.op == "output":
                 continue
-            converter = self._converter(node)
+            try:
+                converter = self._converter(node)
+            except FreezeError as error:
+                errors.append(error)
+                continue
             if isinstance(converter, Refusal):
-                raise self.graph.error(node, converter.title, converter.why, converter.advice)
-            if not isinstance(self.graph.result(node), Tensor):
+                errors.append(self.graph.error(node, converter.title, converter.why, converter.advice))
+            elif not isinstance(self.graph.result(node), Tensor):
                 kind = type(self.graph.result(node)).__name__
-                raise self.graph.error(node, "gives no tensor", f"it gives a {kind}, no tensor", "let it give a tensor")
+                why = f"it gives a {kind}, no tensor"
+                errors.append(self.graph.error(node, "gives no tensor", why, "let it give a tensor"))
+        return errors
 
     def _converter(self, node: fx.Node) -> Converter:
         """The converter of a node; FreezeError if there is none."""

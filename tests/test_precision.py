@@ -1,0 +1,181 @@
+"""Precisions in a word and by rules, what each layer loses, and what a network will be when it is frozen."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lehr
+from lehr import MultiStep, Quantizer, quantize_
+from lehr.precision import template_of, unsigned
+from written_models import FunctionalResNet, SharedResNet
+
+PIXELS = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def levels(**arguments: object) -> dict[str, int | None]:
+    torch.manual_seed(0)
+    report = quantize_(FunctionalResNet(), **arguments)  # pyright: ignore[reportArgumentType]
+    return {change.module: change.levels for change in report.changes}
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("word", "count"),
+        [("binary", 2), ("ternary", 3), ("1bit", 2), ("2bit", 4), ("int4", 16), ("8bit", 256), ("8bits", 256)],
+    )
+    def test_a_word_is_a_quantizer_without_forward_noise(self, word: str, count: int) -> None:
+        template = template_of(word)
+        assert isinstance(template, Quantizer)
+        assert len(template.levels) == count
+        assert not template.forward_std
+        assert template.backward_std > 0
+
+    def test_of_a_rule_it_has_the_noise_of_the_rest(self) -> None:
+        model = FunctionalResNet()
+        quantize_(model, weights=Quantizer(forward=lehr.Normal(0.25)), rules={"fc": "4bit"})
+        assert model.fc.quantizer.forward_kind is lehr.Normal  # pyright: ignore[reportAttributeAccessIssue]
+        assert model.fc.quantizer.forward_std.item() == 0.25  # pyright: ignore[reportAttributeAccessIssue]
+
+    @pytest.mark.parametrize("word", ["9bit", "int", "8", "float32", "threenary", ""])
+    def test_other_words_are_errors(self, word: str) -> None:
+        with pytest.raises(ValueError, match=r'a precision is a word such as "float", .* of 2 to 8 bits, got'):
+            quantize_(FunctionalResNet(), rules={"fc": word})
+
+    def test_what_is_no_precision_is_an_error(self) -> None:
+        with pytest.raises(TypeError, match="a precision is a word such as .*, or None, got 8"):
+            quantize_(FunctionalResNet(), rules={"fc": 8})  # pyright: ignore[reportArgumentType]
+
+    def test_unsigned_levels_keep_their_number_and_scale(self) -> None:
+        made = unsigned(Quantizer(MultiStep.uniform(4), scale=0.25))
+        assert made.step == MultiStep.uniform(4, signed=False)
+        assert made.scale == 0.25
+
+
+class TestRules:
+    def test_paths_wildcards_and_what_lies_below(self) -> None:
+        found = levels(rules={"conv1": "int8", "layer2.*": "2bit", "fc": "float"})
+        assert found["conv1"] == 256
+        assert found["layer2.conv1"] == found["layer2.down.0"] == found["layer2.quantized_calls.relu"] == 4
+        assert found["fc"] is None
+        assert found["layer1.conv1"] == found["fc1"] == 3
+
+    def test_calls_and_the_last_rule_that_fits(self) -> None:
+        found = levels(rules={"layer1": "8bit", "*relu*": "4bit", "layer1.conv2": "ternary"})
+        assert found["layer1.conv1"] == 256
+        assert found["layer1.conv2"] == 3
+        assert found["layer1.quantized_calls.relu_1"] == found["quantized_calls.relu"] == 16
+
+    def test_the_ends_in_one_word(self) -> None:
+        found = levels(rules={"ends": "8bit"}, skip_last=True)
+        assert found["conv1"] == found["fc"] == 256
+        assert levels(rules={"first": "float"})["conv1"] is None
+        assert levels(rules={"last": "2bit"})["fc"] == 4
+
+    def test_a_quantizer_or_none_is_a_precision_too(self) -> None:
+        found = levels(rules={"fc": Quantizer(MultiStep.sign()), "fc1": None})
+        assert found["fc"] == 2
+        assert found["fc1"] is None
+
+    def test_a_rule_wins_over_weights_that_stay(self) -> None:
+        found = levels(weights=None, rules={"fc": "4bit"})
+        assert found["fc"] == 16
+        assert found["fc1"] is None
+
+    def test_a_rule_that_names_nothing_is_an_error(self) -> None:
+        with pytest.raises(ValueError, match=r"the rule 'layer9\.\*' names nothing that can be quantized: there are"):
+            levels(rules={"layer9.*": "8bit"})
+
+
+class TestSensitivity:
+    def test_only_one_part_is_quantized_at_a_time(self) -> None:
+        torch.manual_seed(0)
+        model = FunctionalResNet().eval()
+        before = copy.deepcopy(model.state_dict())
+        expected = model(PIXELS)
+        tried: list[int] = []
+
+        def measure(candidate: nn.Module) -> float:
+            tried.append(sum(isinstance(module, Quantizer) for module in candidate.modules()))
+            return -(candidate(PIXELS) - expected).square().mean().item()
+
+        found = lehr.sensitivity(model, [PIXELS], measure, precisions=("8bit", "2bit"))
+        assert tried == [0, *[1] * 2 * len(found.rows)]
+        assert [row.part for row in found.rows][:4] == [
+            "conv1",
+            "layer1.conv1",
+            "layer1.conv2",
+            "layer1.quantized_calls.relu",
+        ]
+        assert sum(row.losses[0] < row.losses[1] for row in found.rows) > 0.9 * len(found.rows)
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        text = str(found)
+        assert text.splitlines()[0].split() == ["part", "kind", "8bit", "2bit"]
+        assert "█" * 20 in found.chart()
+        assert "lost at 8bit" in found.chart("8bit")
+
+    def test_it_needs_data(self) -> None:
+        with pytest.raises(ValueError, match="batches has no batch"):
+            lehr.sensitivity(FunctionalResNet(), [], lambda _: 0.0)
+
+
+class TestCheck:
+    def test_what_becomes_integers_and_what_stays_float(self) -> None:
+        model = SharedResNet()
+        quantize_(model, skip_last=True)
+        verdict = lehr.check(model, PIXELS)
+        assert verdict.freezes
+        told = {layer.layer: (layer.becomes, layer.why) for layer in verdict.layers}
+        assert told["conv1"] == told["layer1.1.conv2"] == ("integers", "")
+        assert told["fc"] == ("float", "it is not quantized")
+        assert 0.99 < verdict.integer_share < 1
+        assert "MACs will run as integers; the network freezes" in str(verdict)
+        assert model.training  # and its noise is left
+
+    def test_a_quantized_layer_that_reads_floats_is_told(self) -> None:
+        model = nn.Sequential(
+            lehr.models.Input((0.5,), (0.5,), bits=8), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)
+        )
+        quantize_(model, activations=None)
+        told = {layer.layer: (layer.becomes, layer.why) for layer in lehr.check(model, PIXELS).layers}
+        assert told == {"1": ("integers", ""), "3": ("float", "its input is float")}
+
+    def test_everything_that_is_refused_is_told_at_once(self) -> None:
+        class Odd(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.input = lehr.models.Input((0.5,), (0.5,), bits=8)
+                self.conv = nn.Conv2d(1, 4, 3)
+                self.norm = nn.GroupNorm(2, 4)
+
+            def forward(self, x: Tensor) -> Tensor:
+                x = self.norm(F.gelu(self.conv(self.input(x))))
+                return torch.sin(x).flatten(1)
+
+        model = Odd()
+        report = quantize_(model, activations="8bit", example=PIXELS)
+        verdict = lehr.check(model, PIXELS)
+        assert not verdict.freezes
+        assert len(verdict.refused) == 3
+        assert "the network does not freeze yet:" in str(verdict)
+        assert all(any(name in line for line in verdict.refused) for name in ("gelu", "norm", "sin"))
+        assert "frozen: it is refused\n- " in str(report)
+
+    def test_a_model_that_takes_floats_is_told_to_begin_with_pixels(self) -> None:
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+        report = quantize_(model, example=torch.randn(2, 1, 8, 8))
+        assert "frozen: 100.0 % of the MACs as integers" in str(report)
+        assert "the model takes floats: freeze nn.Sequential(lehr.models.Input(...), model)" in str(report)
+
+    def test_a_float_network_is_told_to_be_quantized(self) -> None:
+        assert "nothing is quantized: convert the network with lehr.quantize_" in str(
+            lehr.check(SharedResNet(), PIXELS)
+        )
+
+    def test_what_is_no_batch_is_an_error(self) -> None:
+        with pytest.raises(ValueError, match=r"example is a batch of images as the model takes them, got shape \(8,\)"):
+            lehr.check(SharedResNet(), torch.zeros(8))
