@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lehr
+import lehr.data
 from lehr import MultiStep, Quantizer, quantize_
 from lehr.precision import template_of, unsigned
+from lehr.training.recipes import RecipeError, named
+from lehr.training.run import load_network
+from lehr.training.session import train
 from written_models import FunctionalResNet, SharedResNet
 
 PIXELS = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -179,3 +184,41 @@ class TestCheck:
     def test_what_is_no_batch_is_an_error(self) -> None:
         with pytest.raises(ValueError, match=r"example is a batch of images as the model takes them, got shape \(8,\)"):
             lehr.check(SharedResNet(), torch.zeros(8))
+
+
+class TestRecipes:
+    SETTINGS = (
+        *("--epochs", "6", "--annealing.schedule.duration", "1", "--annealing.per", "batch"),
+        *("--pretraining.epochs", "2", "--pretraining.calibration", "3"),
+    )
+
+    def test_rules_and_calibration_from_the_command_line_to_the_integers(self, tmp_path: Path) -> None:
+        recipe = named("digits-ana", [*self.SETTINGS, "--precision-rules", "{ends: 8bit}"])
+        assert recipe.precision_rules == {"ends": "8bit"}
+        assert recipe.twin.precision_rules is None
+        results = train(recipe, tmp_path / "run")
+        assert results is not None
+        model, read = load_network(tmp_path / "run")
+        assert read == recipe.anchored
+        layers = [module for module in model.modules() if isinstance(module, lehr.Linear)]
+        assert [len(layer.quantizer.levels) for layer in layers] == [256, 3, 256]
+        weights = {layer.quantizer for layer in layers}
+        scales = [m.scale for m in model.modules() if isinstance(m, Quantizer) and m not in weights]
+        assert all(scale is not None and scale.log2().frac() == 0 for scale in scales)
+        assert any(scale != 1 for scale in scales)
+        net = lehr.freeze(model, lehr.data.load("digits").test.images)
+        assert net.exact
+
+    def test_what_does_nothing_or_cannot_be_is_an_error(self) -> None:
+        with pytest.raises(
+            RecipeError, match="pretraining.calibration does nothing without pretraining.epochs, or a run"
+        ):
+            named("digits-ana", ["--pretraining.calibration", "3"])
+        with pytest.raises(RecipeError, match="pretraining.calibration must be at least 0, got -1"):
+            named("digits-ana", ["--pretraining.epochs", "1", "--pretraining.calibration", "-1"])
+        with pytest.raises(
+            RecipeError, match="LSQ chooses the precision of each layer itself: precision_rules go with"
+        ):
+            named("digits-lsq", ["--precision-rules", "{ends: 8bit}"])
+        with pytest.raises(RecipeError, match="a precision is a word such as"):
+            named("digits-ana", ["--precision-rules", "{ends: 9bit}"])

@@ -50,6 +50,11 @@ class Algorithm(abc.ABC):
         """
         return describe_by_trial(type(self).__name__, self.convert_)
 
+    @property
+    def takes_rules(self) -> bool:
+        """Whether `convert_` takes `rules`, precisions by path, as `quantize_` does."""
+        return False
+
     @abc.abstractmethod
     def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion | None:
         """Quantize a full-precision model in place.

@@ -15,6 +15,7 @@ Quantizer((-1, 0, 1) at (-0.5, 0.5), forward=Normal(std=0.3), backward=Normal(st
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +27,7 @@ from lehr.algorithms.estimated import NOISES, STEPS, check_clip, check_learns, c
 from lehr.convert import Conversion, Scale
 from lehr.estimator import Estimator, Mode
 from lehr.noise import Dirac
+from lehr.precision import Precision
 
 NoiseName = Literal["uniform", "triangular", "normal", "logistic"]
 StepName = Literal["ternary", "sign"]
@@ -81,9 +83,17 @@ class ANA(Algorithm):
         """Return the row of ANA, or of the straight-through estimator if there is no forward noise."""
         return describe_estimators(*self.estimators, ends=(self.first, self.last))
 
-    def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
+    @property
+    def takes_rules(self) -> bool:
+        """Precisions by path have the noise of the rest."""
+        return True
+
+    def convert_(
+        self, model: nn.Module, *, trained: bool = False, rules: Mapping[str, Precision] | None = None
+    ) -> Conversion:
         """Quantize in place; initialise weights that are not `trained` around the thresholds, as in the paper."""
-        return convert_under_(model, *self.estimators, self.scale, trained=trained, ends=(self.first, self.last))
+        ends = self.first, self.last
+        return convert_under_(model, *self.estimators, self.scale, trained=trained, ends=ends, rules=rules)
 
     def after_step_(self, model: nn.Module) -> None:
         """Clip the shadow weights."""

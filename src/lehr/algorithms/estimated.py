@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -34,6 +35,8 @@ from lehr.estimator import Estimator, Mode
 from lehr.layers import Quantizer
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Logistic, Noise, Normal, Triangular, Uniform
+from lehr.precision import Precision
+from lehr.scale import fit_scale
 
 NOISES: dict[str, type[Noise]] = {
     "uniform": Uniform,
@@ -111,9 +114,17 @@ class Estimated(Algorithm):
         """Return its row, under the estimator's usual name: BNN, STE, or ANA if there is forward noise."""
         return describe_estimators(*self.estimators, ends=(self.first, self.last))
 
-    def convert_(self, model: nn.Module, *, trained: bool = False) -> Conversion:
+    @property
+    def takes_rules(self) -> bool:
+        """Precisions by path have the noise of the rest."""
+        return True
+
+    def convert_(
+        self, model: nn.Module, *, trained: bool = False, rules: Mapping[str, Precision] | None = None
+    ) -> Conversion:
         """Quantize in place; initialise weights that are not `trained` around the thresholds, as in the paper."""
-        return convert_under_(model, *self.estimators, self.scale, trained=trained, ends=(self.first, self.last))
+        ends = self.first, self.last
+        return convert_under_(model, *self.estimators, self.scale, trained=trained, ends=ends, rules=rules)
 
     def after_step_(self, model: nn.Module) -> None:
         """Clip the shadow weights."""
@@ -129,6 +140,7 @@ def convert_under_(
     *,
     trained: bool,
     ends: tuple[bool, bool],
+    rules: Mapping[str, Precision] | None = None,
 ) -> Conversion:
     """Quantize weights and activations under estimators.
 
@@ -139,6 +151,8 @@ def convert_under_(
         scale: see `Estimated`.
         trained: keep the weights; else initialise them around the thresholds.
         ends: whether to quantize the first and the last layer.
+        rules: precisions by path. A layer with more levels than the others keeps new weights as torch initialises them,
+            and gets a scale that fits them: thresholds far from 0 are no good start.
     """
     conversion = quantize_(
         model,
@@ -147,10 +161,14 @@ def convert_under_(
         skip_first=not ends[0],
         skip_last=not ends[1],
         scale=scale or ("channel" if trained else "fixed"),
+        rules=rules,
     )
     if not trained:
         for _, layer in quantized_layers(model):
-            layer.reset_parameters()
+            if rules and len(layer.quantizer.levels) > len(weights.step.levels):
+                layer.quantizer.scale = fit_scale(layer.weight, layer.quantizer, per_channel=True)
+            else:
+                layer.reset_parameters()
     return conversion
 
 

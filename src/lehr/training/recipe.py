@@ -21,6 +21,7 @@ from lehr import losses
 from lehr.algorithms import ANA, Algorithm, FullPrecision
 from lehr.annealing import Hierarchical, Law, LinearDecay, Schedule
 from lehr.data import CropFlip
+from lehr.precision import step_of
 from lehr.training.model import Model
 from lehr.training.optimizer import Optimizer, RateSchedule
 
@@ -133,15 +134,18 @@ class Pretraining:
         lr: the twin's learning rate; default: the recipe's.
         optimizer: the twin's optimizer; default: the recipe's, with `lr`.
         schedule: the twin's learning rate over time; default: the recipe's.
+        calibration: fit the scales of the activations to this many batches of training images before going on from the
+            twin, or from the run given by `--from`; 0: leave them at 1.
     """
 
     epochs: int = 0
     lr: float | None = None
     optimizer: Optimizer | None = None
     schedule: RateSchedule | None = None
+    calibration: int = 0
 
     def __post_init__(self) -> None:
-        _at_least(0, **{"pretraining.epochs": self.epochs})
+        _at_least(0, **{"pretraining.epochs": self.epochs, "pretraining.calibration": self.calibration})
         if self.lr is not None and not 0 < self.lr < math.inf:
             raise ValueError(f"pretraining.lr must be positive, or null for the recipe's rate, got {self.lr}")
         if self.lr is not None and self.optimizer is not None:
@@ -201,6 +205,7 @@ class Recipe:
         description: a sentence for readers.
         result: what the experiment measured, or what the paper reports.
         algorithm: the method that quantizes the network.
+        precision_rules: precisions by path, as those of `lehr.quantize_`: {conv1: int8, ends: float}.
         annealing: how the noise decays, for algorithms with noise.
         loss: what training minimises.
         pretraining: train the full-precision twin first and start from it.
@@ -229,6 +234,7 @@ class Recipe:
     description: str = ""
     result: str = ""
     algorithm: Algorithm = ANA()  # noqa: RUF009 - frozen
+    precision_rules: dict[str, str] | None = field(default=None, hash=False)
     annealing: Annealing = field(default_factory=Annealing)
     loss: Loss = field(default_factory=Loss)
     pretraining: Pretraining = field(default_factory=Pretraining)
@@ -262,6 +268,13 @@ class Recipe:
                 f"{type(self.algorithm).__name__} keeps weights at levels during training, and their average is not at "
                 f"a level: averaging must be 0, got {self.averaging}"
             )
+        if self.precision_rules and not self.algorithm.takes_rules:
+            raise ValueError(
+                f"{type(self.algorithm).__name__} chooses the precision of each layer itself: precision_rules go with "
+                f"ANA and Estimated, got {self.precision_rules}"
+            )
+        for word in (self.precision_rules or {}).values():
+            step_of(word)
         if self.schedule.warmup >= self.epochs:
             raise ValueError(f"warmup must end before the {self.epochs} epochs do, got {self.schedule.warmup:g}")
         if self.pretraining.epochs and self.distillation.epochs:
@@ -299,6 +312,8 @@ class Recipe:
             keys |= dict.fromkeys(
                 (f"pretraining.{name}" for name in ("lr", "optimizer", "schedule")), "pretraining.epochs"
             )
+            if self.start is None:
+                keys["pretraining.calibration"] = "pretraining.epochs, or a run to start from"
         if not self.distillation.epochs:
             keys["distillation.lr"] = "distillation.epochs"
             if self.distillation.teacher is None:
@@ -327,6 +342,7 @@ class Recipe:
             description="",
             result="",
             algorithm=FullPrecision(),
+            precision_rules=None,
             annealing=Annealing(),
             epochs=self.twin_epochs,
             schedule=self.twin_schedule,

@@ -154,7 +154,7 @@ def _flags(kind: type, prefix: str = "--") -> set[str]:
 
 def _without_unused(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     """Reset the keys that the overrides made useless; raise ValueError for other keys that have no effect."""
-    typed = {word[2:].partition("=")[0] for word in overrides if word.startswith("--")}
+    typed = {_with_underscores(word)[2:].partition("=")[0] for word in overrides if word.startswith("--")}
     for key, needed in recipe.unused.items():
         room, _, name = key.partition(".")
         settings = getattr(recipe, room)
@@ -169,11 +169,17 @@ def _without_unused(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 
 
 def _spelled_out(overrides: Sequence[str], network: type[nn.Module]) -> list[str]:
-    """Write boolean keys without a value, such as `--compile`, as `--compile true`."""
+    """Write boolean keys without a value, such as `--compile`, as `--compile true`, and keys with underscores."""
     flags, words = _flags(Recipe) | {f"--model.{key}" for key in flags_of(network)}, []
-    for word, following in itertools.pairwise([*overrides, "--"]):
+    for word, following in itertools.pairwise([*map(_with_underscores, overrides), "--"]):
         words += [word, "true"] if word in flags and following.startswith("--") else [word]
     return words
+
+
+def _with_underscores(word: str) -> str:
+    """Spell a key as Python does: none has a hyphen."""
+    key, equals, value = word.partition("=")
+    return f"--{key[2:].replace('-', '_')}{equals}{value}" if word.startswith("--") else word
 
 
 def text_of(path: Path) -> str:

@@ -92,7 +92,8 @@ def build(recipe: Recipe, images: Images, *, start: Path | None = None) -> nn.Mo
             raise RunError(
                 f"the network of {start} is not the full-precision network of this recipe: {_difference(error)}"
             ) from error
-    recipe.algorithm.convert_(quantized_part(model), trained=start is not None)
+    rules = {"rules": recipe.precision_rules} if recipe.precision_rules else {}  # not every algorithm takes them
+    recipe.algorithm.convert_(quantized_part(model), trained=start is not None, **rules)
     if recipe.channels_last:
         for tensor in itertools.chain(model.parameters(), model.buffers()):
             if tensor.dim() == 4:  # Module.to(memory_format=...) would fail on tensors of 5 dimensions

@@ -9,6 +9,7 @@ With several processes each of them calls these; the first writes and returns th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,8 @@ from pathlib import Path
 from lightning.fabric import Fabric
 from torch import nn
 
-from lehr.data import Splits, StreamedSplits
+from lehr.data import Splits, StreamedSplits, batches_of
+from lehr.scale import calibrate_
 from lehr.training.circumstances import circumstances, warn_if_circumstances_differ, warn_if_split_differs
 from lehr.training.errors import Diverged, RunError, RunWarning
 from lehr.training.folder import RunFolder, load_checkpoint, read_json, write_json
@@ -54,7 +56,7 @@ def train(recipe: Recipe, path: Path, *, splits: Data | None = None, watch: Watc
         splits = splits or load_data(recipe)
         images = check_images(splits)
         _check_settings(recipe, images)
-        network = build(recipe, images, start=recipe.start)
+        network = _started(recipe, images, recipe.start, splits)
         fabric = fabric_of(recipe)
         with deterministic(recipe.deterministic), all_processes(fabric, path) as folder:
             if not recipe.twin_epochs:
@@ -70,7 +72,7 @@ def train(recipe: Recipe, path: Path, *, splits: Data | None = None, watch: Watc
                 _create(twin_folder, training, images)
                 _run(training, twin_folder)
             if recipe.pretraining.epochs:  # built again; the first build found errors before hours of training
-                network = build(recipe, images, start=twin_folder.path)
+                network = _started(recipe, images, twin_folder.path, splits)
             return _run(_training(fabric, recipe, folder, network, splits, watch), folder)
 
 
@@ -119,11 +121,21 @@ def _continue(
                 twin.create(dump(recipe.twin), {**circumstances(recipe.twin), "images": images._asdict()})
             _continue(fabric, recipe.twin, twin, splits)
     start = twin.path if recipe.pretraining.epochs else recipe.start
-    network = build(recipe, images, start=None if newest else start)
+    network = _started(recipe, images, None if newest else start, splits)
     training = _training(fabric, recipe, folder, network, splits, watch)
     if newest:
         training.load_state_dict(newest[1])
     return _run(training, folder)
+
+
+def _started(recipe: Recipe, images: Images, start: Path | None, splits: Data) -> nn.Module:
+    """Build the network; fit the activations of one that starts from a full-precision run to training images."""
+    network = build(recipe, images, start=start)
+    count = recipe.pretraining.calibration
+    if start is not None and count:
+        batches = batches_of(splits.train, recipe.data.batch_size)
+        calibrate_(network, itertools.islice((images for images, _ in batches), count), progress=False)
+    return network
 
 
 def _training(
