@@ -1,6 +1,6 @@
 """What a trained network loses when it is quantized and calibrated, without training: 8/8 and 4/4 bits.
 
-    python benchmarks/calibration.py [--data fashion-mnist] [--epochs 5] [--seed 0]
+    python benchmarks/calibration.py [--data fashion-mnist] [--epochs 5] [--images N] [--seed 0]
 
 A small CNN and a functional ResNet, with and without BatchNorm, are trained in float; then `quantize_` gives weights
 and activations so many bits, with a scale per output channel for the weights and power-of-two scales, fitted to 512
@@ -11,6 +11,7 @@ training images, for the activations. Goals on the test images: 8/8 within 0.5 p
 import argparse
 import copy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -54,9 +55,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="what calibration without training loses")
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--images", type=int, help="train with so many images alone")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     train, _, test = load(arguments.data)
+    if arguments.images:
+        train = replace(train, images=train.images[: arguments.images], labels=train.labels[: arguments.images])
     batches = train.images[:CALIBRATION].split(128)
     rows, missed = [], 0
     for name, make in (("CNN", plain_cnn), ("ResNet", FunctionalResNet)):

@@ -25,7 +25,7 @@ class Block(nn.Module):
         self.branch = nn.Sequential(conv(inputs, outputs, stride), conv(outputs, outputs))
         same = stride == 1 and inputs == outputs
         self.shortcut = nn.Identity() if same else conv(inputs, outputs, stride)
-        self.after = nn.Sequential(nn.BatchNorm2d(outputs), nn.ReLU())  # a module: quantize_ cannot see torch.relu(x)
+        self.after = nn.Sequential(nn.BatchNorm2d(outputs), nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
         return self.after(self.shortcut(x) + self.branch(x))

@@ -302,6 +302,19 @@ class TestSharedModules:
         assert not hasattr(model.layer1[0], "quantized_calls")
 
 
+@pytest.mark.parametrize("make", [FunctionalResNet, SharedResNet])
+@pytest.mark.parametrize("example", [None, PIXELS], ids=["traced", "run"])
+def test_what_is_quantized_already_is_left_alone(make: type[nn.Module], example: Tensor | None) -> None:
+    torch.manual_seed(0)
+    model = make()
+    quantize_(model, activations="4bit", data=[PIXELS], skip="fc")
+    expected, names = model.eval()(PIXELS), list(model.state_dict())
+    report = quantize_(model, weights="8bit", scale="channel", example=example)
+    assert [change.module for change in report.converted] == ["fc"]
+    assert [name for name in model.state_dict() if not name.startswith("fc.quantizer")] == names
+    torch.testing.assert_close(model(PIXELS), expected, rtol=0.05, atol=0.05)
+
+
 class TestHuggingFace:
     def test_calls_in_small_modules_and_arguments_by_name(self) -> None:
         torch.manual_seed(0)

@@ -36,6 +36,18 @@ def test_the_network_learns_and_is_frozen_without_a_difference(page):
     assert names["same"] == len(test.images)
 
 
+def test_a_trained_functional_resnet_goes_through_calibration_rules_training_and_freezing(page):
+    names, _ = page
+    assert names["float_accuracy"] > 0.9
+    assert names["calibrated_accuracy"] > names["float_accuracy"] - 0.03
+    assert names["trained_accuracy"] > names["float_accuracy"] - 0.03
+    assert names["frozen_accuracy"] == pytest.approx(names["trained_accuracy"], abs=0.005)
+    levels = {change.module: change.levels for change in names["report"].converted}
+    assert levels["conv1"] == levels["fc"] == 256
+    assert levels["layer2.down"] == levels["layer2.quantized_calls.relu_1"] == 16
+    assert "of the MACs as integers" in str(names["report"])
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_gives_the_same_scores_for_every_test_image(page, backend, tmp_path):
     names, _ = page

@@ -87,7 +87,7 @@ class TestRules:
         assert found["fc1"] is None
 
     def test_a_rule_wins_over_weights_that_stay(self) -> None:
-        found = levels(weights=None, rules={"fc": "4bit"})
+        found = levels(weights=None, activations=None, rules={"fc": "4bit"})
         assert found["fc"] == 16
         assert found["fc1"] is None
 
@@ -211,7 +211,7 @@ class TestRecipes:
 
     def test_what_does_nothing_or_cannot_be_is_an_error(self) -> None:
         with pytest.raises(
-            RecipeError, match="pretraining.calibration does nothing without pretraining.epochs, or a run"
+            RecipeError, match="pretraining.calibration has no effect without pretraining.epochs, or a run"
         ):
             named("digits-ana", ["--pretraining.calibration", "3"])
         with pytest.raises(RecipeError, match="pretraining.calibration must be at least 0, got -1"):

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
+import torch
 from torch import Tensor, nn
 
 from lehr.calls import CALLS, Followed, OwnForward, QuantizedCalls, Redirected, Site, Split
@@ -121,7 +122,7 @@ def quantize_(
             and the report says what share of the MACs is quantized and what will freeze. With it, or with data, an
             activation module that is used at several places gets a quantizer for each.
     """
-    if weights is None and activations is None:
+    if weights is None and activations is None and not rules:
         raise ValueError("weights=None and activations=None leave nothing to quantize")
     if scale not in get_args(Scale):
         raise ValueError(f"scale must be one of {', '.join(get_args(Scale))}, got {scale!r}")
@@ -134,7 +135,7 @@ def quantize_(
         first = next(data, None)
         if first is None:
             raise ValueError("data has no batch to calibrate with")
-        args, kwargs = inputs_of(first)
+        args, kwargs = inputs_of(first, next((parameter.device for parameter in model.parameters()), None))
         example, data = kwargs or args, itertools.chain([first], data)
     kinds = (replace,) if isinstance(replace, type) else tuple(replace)
     request = Request(
@@ -161,7 +162,8 @@ def quantize_(
             notes.append(
                 f"{path or kind.__name__} cannot be traced ({why}): calls in it stay, unless quantize_ gets an example"
             )
-    if isinstance(checked, Tensor) and 2 <= checked.ndim <= 4:
+    is_images = isinstance(checked, Tensor) and (checked.is_floating_point() or checked.dtype == torch.uint8)
+    if is_images and 2 <= checked.ndim <= 4:
         notes.append(_verdict(model, checked))
     return Conversion(tuple(d.change for d in plan.decisions), _weights(model), _macs(plan), tuple(notes))
 

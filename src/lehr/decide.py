@@ -15,12 +15,12 @@ from typing import Literal, cast
 
 from torch import Tensor, nn
 
-from lehr.calls import CALLS
+from lehr.calls import CALLS, is_opened
 from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Conv3d, Linear, Quantizer
 from lehr.nonlinear import KINDS, OUTPUTS, is_never_negative, name_of
-from lehr.observe import LAYERS, Observation, Use
 from lehr.precision import Precision, Rules, template_of, unsigned
 from lehr.scale import fit_scale
+from lehr.uses import LAYERS, Observation, Use
 
 QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: Linear,
@@ -118,7 +118,7 @@ class Calls:
     def __init__(self, modules: Mapping[str, nn.Module], seen: Observation, split: bool) -> None:
         places: dict[str, set[object]] = {}
         for use in seen.uses:
-            if use.module is not None:
+            if use.module is not None and not is_opened(modules[use.module]):
                 places.setdefault(use.module, set()).add((use.owner, use.place))
         # A container calls what it contains, and would call the quantizers too.
         whole = {use.module for use in seen.uses if isinstance(modules[use.owner], nn.Sequential)}
@@ -126,6 +126,8 @@ class Calls:
         self.order: dict[str, dict[bool, list[Call]]] = {}
         self.unclear: dict[str, list[str]] = {}  # owners whose calls differ from run to run, and what they call
         for owner in dict.fromkeys(owner for runs in seen.runs.values() for owner in runs):
+            if is_opened(modules[owner]):
+                continue  # its calls are quantized already
             self._add(owner, {training: runs.get(owner, []) for training, runs in seen.runs.items()})
 
     def of(self, owner: str) -> list[Call]:
@@ -219,7 +221,7 @@ class _Decider:
         if isinstance(module, AbstractQuantizer):
             return None
         if name is not None or isinstance(module, self.request.replace):
-            if isinstance(getattr(module, "quantizer", None), AbstractQuantizer):
+            if is_opened(module):
                 return _kept(path, was, "quantized already")
             if path in self.calls.split:
                 return _kept(path, was, "each of its uses has a quantizer")

@@ -34,7 +34,7 @@ from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Noise, Number, check, shown
 
 _PAPER = ana()
-_NOISE = ("forward_std", "backward_std", "forward_mean", "backward_mean")
+_NOISE = "forward_std", "backward_std", "forward_mean", "backward_mean"
 _OPTIONAL = ("forward_mean", "backward_mean", "scale")
 
 
@@ -292,18 +292,15 @@ class _Conv(_QuantizedWeight, nn.modules.conv._ConvNd):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        windows = (kernel_size, stride, padding, dilation)
-        shape = (in_channels, out_channels, *windows, groups, bias, padding_mode)
+        shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
         super().__init__(*shape, device=device, dtype=dtype)  # pyright: ignore[reportArgumentType, reportCallIssue]
         self.quantizer = Quantizer() if quantizer is None else quantizer
         self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:
         """The convolution of eq. 5."""
-        return self._forward(
-            lambda weight, bias: self._conv_forward(input, weight, bias),  # pyright: ignore[reportArgumentType, reportCallIssue]
-            space=len(self.kernel_size),
-        )
+        conv: Any = self._conv_forward
+        return self._forward(lambda weight, bias: conv(input, weight, bias), space=len(self.kernel_size))
 
 
 class Conv1d(_Conv, nn.Conv1d):

@@ -22,8 +22,7 @@ Quantizer((-1, 1) at (0), forward=Dirac(), backward=Uniform(std=0.5774))
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn

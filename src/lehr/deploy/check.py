@@ -15,6 +15,7 @@ layer  becomes   MACs  why
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from dataclasses import dataclass
@@ -87,14 +88,14 @@ class Verdict(Tabular):
 
 
 class _FromPixels(nn.Module):
-    """Stands for what will turn pixels into the input of a model that takes floats."""
+    """Stands for the `lehr.models.Input` that will turn pixels into the input of a model that takes floats."""
 
     def __init__(self, example: Tensor) -> None:
         super().__init__()
-        self.low, self.high = float(example.min()), float(example.max())
+        self.unit = 2.0 ** math.ceil(math.log2(max(float(example.abs().max()), 1e-6) / 127))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.float() * ((self.high - self.low) / 255) + self.low
+        return (x.float() - 128) * self.unit
 
 
 @torch.no_grad()

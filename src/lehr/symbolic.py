@@ -1,0 +1,107 @@
+"""The uses of functions in a model, found by tracing it with torch.fx: no data are needed.
+
+A module whose forward looks at values cannot be traced; it is one closed node, and the rest of the model is traced all
+the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from lehr.nonlinear import FUNCTIONS, METHODS, name_of
+from lehr.uses import LAYERS, NAMES, PRODUCTS, Runs, Use, is_whole
+
+# Between the last function and the output these only give its values another shape.
+_RESHAPES = {"squeeze", "unsqueeze", "view", "reshape", "flatten", "contiguous", "getitem", "permute", "transpose"}
+_RESHAPING = (nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout)
+
+
+class UseTracer(fx.Tracer):
+    """Traces the model symbolically, and notes its uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs = Runs()
+        self.nodes: dict[fx.Node, Use] = {}
+        self.closed: dict[str, str] = {}
+
+    def seen(self, model: nn.Module) -> dict[str, list[list[Use]]]:
+        """Trace the model, and return the uses of each run of each owner."""
+        parameters = inspect.signature(model.forward).parameters.values()
+        given = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+        self.runs.enter("")
+        graph = self.trace(model, concrete_args=given or None)
+        for node in _outputs(graph, model):
+            if node in self.nodes:
+                self.nodes[node].is_output = True
+        return self.runs.by_owner
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Whether the module is one node of the graph."""
+        return is_whole(m) or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Note the module, and trace what it is made of."""
+        path = self.path_of_module(m)
+        if isinstance(m, LAYERS):
+            self.runs.after = path
+        name = name_of(m)
+        use = None if name is None else self.runs.add(name, path)
+        if self.is_leaf_module(m, path):
+            result = super().call_module(m, forward, args, kwargs)
+        else:
+            result = self._inside(m, path, forward, args, kwargs)
+        if use is not None and isinstance(result, fx.Proxy):
+            self.nodes[result.node] = use
+        return result
+
+    def _inside(self, module: nn.Module, path: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Trace what the module is made of; one that cannot be traced is one node, and closed."""
+        log, stack, modules = len(self.runs.log), len(self.runs.stack), dict(self.module_stack)
+        self.runs.enter(path)
+        try:
+            result = super().call_module(module, forward, args, kwargs)
+        except Exception as error:
+            del self.runs.log[log:], self.runs.stack[stack:]
+            self.module_stack.clear()
+            self.module_stack.update(modules)
+            self.closed[path] = told(error)
+            return self.create_proxy("call_module", path, args, kwargs)
+        self.runs.leave()
+        return result
+
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> Any:
+        """Note the function that the node stands for."""
+        proxy = super().create_proxy(kind, target, args, kwargs, *rest, **options)
+        name = None
+        if kind == "call_function":
+            name = NAMES.get(target) or ("matmul" if getattr(target, "__name__", "") == "matmul" else None)
+        elif kind == "call_method" and (target in METHODS or target in PRODUCTS.values()):
+            name = FUNCTIONS.get(getattr(torch.Tensor, target)) or target
+        if name is not None:
+            self.nodes[proxy.node] = self.runs.add(name)
+        return proxy
+
+
+def _outputs(graph: fx.Graph, model: nn.Module) -> Iterable[fx.Node]:
+    """The nodes whose values the graph gives, perhaps in another shape."""
+    open_nodes = [node for last in graph.nodes if last.op == "output" for node in last.all_input_nodes]
+    seen = set()
+    while open_nodes:
+        node = open_nodes.pop()
+        seen.add(node)
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        module = model.get_submodule(name) if node.op == "call_module" else None
+        if isinstance(module, _RESHAPING) or (node.op in ("call_function", "call_method") and name in _RESHAPES):
+            open_nodes += [source for source in node.all_input_nodes[:1] if source not in seen]
+    return seen
+
+
+def told(error: Exception) -> str:
+    """The first sentence of an error."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0].partition('. ')[0] if str(error) else ''}"
