@@ -245,6 +245,65 @@ def paper_vgg() -> nn.Module:
     return model
 
 
+class Motion(nn.Module):
+    """A convolution over time of measurements, which are rounded per channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input = lehr.models.SignalInput((0.5, -2.0, 9.81), (1.0, 0.3, 4.0))
+        self.layers = nn.Sequential(
+            *(lehr.Conv1d(3, 8, 5, 2, bias=False, quantizer=hard()), nn.BatchNorm1d(8), hard(), nn.MaxPool1d(2)),
+            *(lehr.Conv1d(8, 6, 3, bias=False, quantizer=hard()), nn.BatchNorm1d(6), hard(), nn.Flatten()),
+        )
+        self.head = linear(6 * 6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layers(self.input(x)))
+
+
+class Features(nn.Module):
+    """Rows of a table: what prepares them is code of the user's, and a quantizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = nn.Buffer(torch.linspace(-1, 1, 12))
+        self.step = hard(lehr.MultiStep.uniform(4), 0.25)
+        self.layers = nn.Sequential(linear(12, 16), nn.BatchNorm1d(16), hard(), linear(16, 1, bias=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(self.step((x - self.mean) / 1.7)).squeeze(1)
+
+
+class Bytes(nn.Module):
+    """Signed numbers of 8 bits, 20 channels that are treated alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(linear(20, 16), nn.BatchNorm1d(16), hard(), linear(16, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x.float() / 64)
+
+
+class Mask(nn.Module):
+    """A class for each pixel, and a second output of another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input, self.stem, self.norm, self.step = Input(2), conv(2, 8), nn.BatchNorm2d(8), hard()
+        self.mask, self.size = conv(8, 3, 1, bias=True), linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor | dict[str, Tensor]:
+        x = self.step(self.norm(self.stem(self.input(x))))
+        return self.mask(x)
+
+
+class Both(Mask):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = self.step(self.norm(self.stem(self.input(x))))
+        return {"mask": self.mask(x), "size": self.size(x.mean((2, 3)))}
+
+
 EXACT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "vgg": (vgg, (3, 9, 7)),
     "pool after norm": (pool_after_norm, (2, 9, 7)),
@@ -255,10 +314,16 @@ EXACT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "one dimension": (OneDimension, (2, 60)),
     "paper's vgg": (paper_vgg, (3, 8, 8)),
 }
+OTHER_INPUTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], torch.dtype]] = {
+    "motion": (Motion, (3, 37), torch.float32),
+    "features": (Features, (12,), torch.float32),
+    "bytes": (Bytes, (20,), torch.int8),
+}
 INTEGERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = EXACT | {
     "averages": (averages, (2, 9, 7)),
     "other dimensions": (OtherDimensions, (2, 60)),
     "converted": (converted, (3, 9, 7)),
+    "mask": (Mask, (2, 9, 7)),
 }
 FLOATS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "float branches": (FloatBranches, (3, 9, 7)),
@@ -270,12 +335,16 @@ NETWORKS = INTEGERS | FLOATS
 @cache
 def trained(name: str) -> tuple[nn.Module, Tensor]:
     """The network in eval mode, with weights and statistics as training might leave them, and 64 images."""
-    build, shape = NETWORKS[name]
+    build, shape, *dtype = (NETWORKS | OTHER_INPUTS)[name]
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(sum(map(ord, name)))
         model = build()
         brightness = torch.rand(64, shape[0], *[1] * (len(shape) - 1))
         images = (brightness * torch.randint(0, 256, (64, *shape))).to(torch.uint8)
+        if dtype == [torch.int8]:
+            images = torch.randint(-128, 128, (64, *shape), dtype=torch.int8)
+        elif dtype == [torch.float32]:
+            images = 6 * torch.randn(64, *shape)
         model.train()
         for module in model.modules():
             if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
@@ -295,6 +364,5 @@ def frozen(name: str) -> IntegerNet:
 
 
 def batch(name: str) -> Tensor:
-    """The images as the integer network takes them: with rows and columns."""
-    _, images = trained(name)
-    return images[:, :, None] if images.ndim == 3 else images
+    """What the network takes."""
+    return trained(name)[1]

@@ -6,22 +6,25 @@ import copy
 import json
 import math
 import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save as to_bytes
 
 from lehr.deploy import pack
-from lehr.deploy.integer_net import IntegerNet
+from lehr.deploy.integer_net import IntegerNet, Output
 from lehr.deploy.operations import (
     Add,
     Affine,
     Clip,
     Conv,
     Flatten,
+    Floats,
     Linear,
     MaxPool,
     Operation,
+    Round,
     SumPool,
     Table,
     Threshold,
@@ -74,26 +77,40 @@ def name(random: np.random.Generator) -> str:
 
 def network(random: np.random.Generator) -> IntegerNet:
     """A chain of random operations, some of which add an earlier value; small enough to run a thousand times."""
-    shape = (int(random.integers(1, 9)), *(int(random.integers(1, 12)) for _ in range(2)))
-    integer = random.random() < 0.8
-    table = (
-        random.integers(-1, 2, (shape[0], 256))
-        if random.random() < 0.5
-        else random.integers(-300, 300, (shape[0], 256))
-    )
-    net = IntegerNet(shape, (Table(name(random), table if integer else table / 7),))
+    shape = (int(random.integers(1, 9)), *(int(random.integers(1, 12)) for _ in range(2)))[: random.integers(1, 4)]
+    dtype = str(random.choice(["uint8", "uint8", "int8", "float32"]))
+    net = IntegerNet(shape, _first(random, shape, dtype), input_dtype=dtype)  # pyright: ignore[reportArgumentType]
     for _ in range(random.integers(1, 9)):
         try:
-            longer = IntegerNet(shape, (*net.operations, _operation(random, net)))
+            longer = replace(net, operations=(*net.operations, _operation(random, net)), outputs=())
         except (ValueError, ZeroDivisionError):  # it does not fit here: draw another
             continue
         net = longer if longer.output.size < 20_000 else net
     classes = tuple(name(random) for _ in range(net.output.size)) if random.random() < 0.5 else ()
-    return IntegerNet(shape, net.operations, classes)
+    outputs = ()
+    if not classes and random.random() < 0.2:
+        outputs = (Output("logits", net.operations[-1].name, net.output.shape),)
+    return replace(net, classes=classes, outputs=outputs)
+
+
+def _first(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> tuple[Operation, ...]:
+    rows = int(random.choice([1, shape[0]]))
+    if dtype == "float32":
+        floats = Floats(name(random))
+        if random.random() < 0.3:
+            return (floats,)
+        factor = random.normal(size=rows) * 30
+        return floats, Round(name(random), floats.name, random.normal(size=rows), factor, int(random.integers(1, 200)))
+    span = 2 if random.random() < 0.5 else 300
+    table = random.integers(1 - span, span, (rows, 256))
+    return (Table(name(random), table if random.random() < 0.8 else table / 7),)
 
 
 def images(random: np.random.Generator, net: IntegerNet, count: int = 3) -> np.ndarray:
-    return random.integers(0, 256, (count, *net.input_shape), dtype=np.uint8)
+    shape = (count, *net.input_shape)
+    if net.input_dtype == "float32":
+        return random.normal(size=shape).astype(np.float32)
+    return random.integers(net.input.low, net.input.high + 1, shape, dtype=net.input_dtype)
 
 
 def _operation(random: np.random.Generator, net: IntegerNet) -> Operation:

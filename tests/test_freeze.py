@@ -66,10 +66,11 @@ def test_logits_and_classes_are_those_of_torch(name):
     with torch.no_grad():
         expected = model(images)
     net = networks.frozen(name)
-    images, other = networks.batch(name), net.predict(networks.batch(name)) != expected.flatten(1).argmax(1)
+    assert net.run(images).shape == expected.shape
+    other = net.run(images).flatten(1).argmax(1) != expected.flatten(1).argmax(1)
     ties = [is_tie(model, net, networks.trained(name)[1][index][None]) for index in other.nonzero()[:, 0]]
     assert all(ties), "another class, and not by a tie"
-    apart = (net.run(images) - expected.flatten(1)).abs().amax(1) > 2e-5 * expected.abs().max()
+    apart = (net.run(images) - expected).flatten(1).abs().amax(1) > 2e-5 * expected.abs().max()
     assert net.exact <= (not apart.any()), "an exact network has torch's logits, to the last bits"
     assert apart.sum() <= 2, "only a tie within the network changes logits by more than rounding"
     assert len(expected.unique(dim=0)) > 32, "a test that sees one answer sees nothing"
@@ -98,7 +99,7 @@ def test_thresholds_agree_with_torch_at_every_integer_also_where_the_textbook_do
     images = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16)
     net = freeze(model, images)
     with torch.no_grad():
-        assert torch.equal(net.run(images), model(images).flatten(1))
+        assert torch.equal(net.run(images), model(images))
 
     threshold = next(x for x in net.operations if isinstance(x, operations.Threshold))
     reachable = net.values[threshold.source]
@@ -316,7 +317,7 @@ REFUSED = {
     "border": (Calls(nn.AvgPool2d(3, 1, 1, count_include_pad=False)), "call .AvgPool2d.*count_include_pad=True"),
     "dropout": (Calls(lambda x: F.dropout(x, 0.5)), "^dropout: .*training=self.training"),
     "broadcast": (Calls(lambda x: x + F.max_pool2d(x, 8)), "^add: .*shapes .4, 8, 8. and .4, 1, 1."),
-    "two outputs": (Calls(lambda x: (x, x)), "must give one tensor"),
+    "no output": (Calls(lambda x: (x, 3)), "must give a tensor .*its output1 is none"),
     "transposed": (Calls(nn.ConvTranspose2d(4, 4, 3)), "call .ConvTranspose2d."),
     "padding": (nn.Sequential(Input(2), conv(2, 4, padding_mode="circular")), "1 .Conv2d.*'circular'.*padding_mode"),
     "nested": (nn.Sequential(nn.Sequential(Calls(torch.tanh))), "^0.0.tanh: "),
@@ -423,10 +424,10 @@ def test_batch_norm_in_training_mode_is_an_error():
 @pytest.mark.parametrize(
     ("example", "message"),
     [
-        (torch.zeros(1, 2, 8, 8), "batch of uint8 pixels, got torch.float32: .*lehr.models.Input"),
-        (np.zeros((1, 2, 8, 8)), "batch of uint8 pixels, got torch.float64"),
-        (torch.zeros(8, dtype=torch.uint8), r"\(image, channel, row, column\), got shape \(8,\)"),
-        (torch.zeros(0, 2, 8, 8, dtype=torch.uint8), r"one image or more, .*got shape \(0, 2, 8, 8\)"),
+        (torch.zeros(1, 2, 8, 8), "does not run on example_input, float32 of shape .*lehr.models.Input"),
+        (np.zeros((1, 2, 8, 8)), "uint8 .pixels., int8 or float32 .signals., got torch.float64: .*models.SignalInput"),
+        (torch.zeros(8, dtype=torch.uint8), r"channel, row, column\), got shape \(8,\)"),
+        (torch.zeros(0, 2, 8, 8, dtype=torch.uint8), r"one example or more, .*got shape \(0, 2, 8, 8\)"),
     ],
 )
 def test_the_example_is_a_batch_of_pixels(example, message):

@@ -44,7 +44,7 @@ def undecided(net: IntegerNet, images: np.ndarray) -> np.ndarray:
     found = np.zeros(len(images), bool)
     for at, operation in enumerate(net.operations):
         if isinstance(operation, Threshold) and operation.thresholds.dtype == np.float32:
-            floats = IntegerNet(net.input_shape, net.operations[:at]).run(images)
+            floats = IntegerNet(net.input_shape, net.operations[:at], input_dtype=net.input_dtype).run(images)
             signed = floats.reshape(len(images), len(operation.thresholds), -1, 1) * operation.directions[:, None, None]
             near = np.abs(signed - operation.thresholds[:, None]) <= ROUNDING * max(1, float(np.abs(floats).max()))
             found |= near.any(axis=(1, 2, 3))
@@ -104,7 +104,7 @@ def test_every_backend_gives_the_reference_result(tmp_path):
             continue
         session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
         name = "scores" if expected.dtype == np.int64 else "logits"
-        found = np.asarray(session.run([name], {"pixels": images})[0]).astype(expected.dtype)
+        found = np.asarray(session.run([name], {session.get_inputs()[0].name: images})[0]).astype(expected.dtype)
         assert (same(found, expected) | undecided(net, images)).all(), (found, expected)
 
 

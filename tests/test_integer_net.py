@@ -241,9 +241,9 @@ def test_constants_cannot_be_changed_and_are_copies():
         (lambda: IntegerNet((1, 1, 1), ()), ValueError, "the first operation is the Table"),
         (lambda: IntegerNet((1, 0, 1), (Table("x", IDENTITY),)), ValueError, "input_shape is"),
         (
-            lambda: IntegerNet((2, 1, 1), (Table("x", IDENTITY),)),
+            lambda: IntegerNet((3, 1, 1), (Table("x", np.concatenate([IDENTITY, IDENTITY])),)),
             ValueError,
-            "a table for 1 channels, but the image has 2",
+            "a table for 2 channels, but the image has 3",
         ),
         (
             lambda: net_of((1, 1, 1), Flatten("y", "z")),

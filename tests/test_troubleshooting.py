@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "src" / "lehr" / "deploy"
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 TITLED = {"FreezeError", "Refusal", "error"}  # what takes a title as its first text
-EXPORT = ("write_onnx", "build", "images", "limits")  # files whose messages the page quotes
+EXPORT = ("write_onnx", "build", "images", "arrays", "limits")  # files whose messages the page quotes
 
 
 def calls(path: Path) -> Iterator[ast.Call]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lehr import deploy
 from lehr.data import Dataset, Splits, StreamedSplits, examples_of
 from lehr.deploy.freeze import freeze
-from lehr.deploy.integer_net import IntegerNet
+from lehr.deploy.integer_net import IntegerNet, random_batch
 from lehr.deploy.pack import load
 from lehr.deploy.verify import verify as checks
 from lehr.training.run import images_of, load_network, load_run
@@ -50,7 +50,7 @@ def export(
     else:
         file = file_of(source)
         net = load(file)
-        images = _random_images(net.input_shape)
+        images = torch.from_numpy(random_batch(net, _COMPARED))
         path = Path(f"{file.stem}-c" if to == "c" else _NAMES[to].format(file.stem))
     path = path if out is None else out
     if to == "packed":

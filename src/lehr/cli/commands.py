@@ -105,11 +105,11 @@ def export(
 
 
 def predict(file: str, images: list[Path], *, resize: bool = False) -> None:
-    """Classify PNG or JPEG files, or folders of them, with a packed network.
+    """Classify PNG or JPEG files, folders of them, or arrays (.npy, .csv) with a packed network.
 
     Args:
         file: a .lehr file, or the name of a network of the zoo.
-        images: image files or folders.
+        images: image files, folders, or .npy and .csv files with one or several examples each.
         resize: crop images of another size to their middle and scale it; without it they are refused.
     """
     from lehr.deploy.images import ImageError

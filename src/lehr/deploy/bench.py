@@ -22,7 +22,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from typing_extensions import override
 
 from lehr.deploy.cpu import compile
-from lehr.deploy.integer_net import IntegerNet
+from lehr.deploy.integer_net import IntegerNet, random_batch
 from lehr.deploy.operations import Threshold, Weights
 from lehr.deploy.write_onnx import Writer
 from lehr.table import Table, Tabular
@@ -57,17 +57,17 @@ def bench(net: IntegerNet, *, repetitions: int = 100, images: np.ndarray | None 
     """Time `net` in the engine (best and scalar kernels) and its float and 8-bit twins in onnxruntime."""
     if repetitions < 1:
         raise ValueError(f"repetitions must be at least 1, got {repetitions}")
-    rng = np.random.default_rng(0)
     if images is None:
-        images = rng.integers(0, 256, (16, *net.input_shape), dtype=np.uint8)
+        images = random_batch(net, 16)
     engine, scalar = compile(net), compile(net, instruction_set="scalar")
     with tempfile.TemporaryDirectory() as folder:
         fp32, int8 = _sessions(net, images, Path(folder))
+    given = fp32.get_inputs()[0].name
     candidates: dict[str, Callable[[np.ndarray], object]] = {
         f"lehr, {engine.instruction_set}": engine,
         "lehr, scalar C": scalar,
-        "onnxruntime fp32": lambda x: fp32.run(None, {"pixels": x}),
-        "onnxruntime int8": lambda x: int8.run(None, {"pixels": x}),
+        "onnxruntime fp32": lambda x: fp32.run(None, {given: x}),
+        "onnxruntime int8": lambda x: int8.run(None, {given: x}),
     }
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for repetition in range(repetitions + 3):
@@ -97,12 +97,13 @@ class _FloatTwin(Writer):
 
 
 class _Images(CalibrationDataReader):
-    def __init__(self, images: np.ndarray) -> None:
+    def __init__(self, images: np.ndarray, name: str) -> None:
         self._images: Iterator[np.ndarray] = iter(images[:, None])
+        self._name = name
 
     def get_next(self) -> dict[str, np.ndarray] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         image = next(self._images, None)
-        return None if image is None else {"pixels": image}
+        return None if image is None else {self._name: image}
 
 
 def _sessions(
@@ -114,14 +115,14 @@ def _sessions(
         else operation
         for operation in net.operations
     ]
-    twin = IntegerNet(net.input_shape, tuple(upward), net.classes)
+    twin = dataclasses.replace(net, operations=tuple(upward))
     fp32, prepared, int8 = (folder / name for name in ("fp32.onnx", "prepared.onnx", "int8.onnx"))
     fp32.write_bytes(_FloatTwin(twin, 1).model().SerializeToString())
     quant_pre_process(str(fp32), str(prepared))
     quantize_static(
         str(prepared),
         str(int8),
-        _Images(images),
+        _Images(images, "pixels" if net.input_dtype == "uint8" else "input"),
         quant_format=QuantFormat.QDQ,
         per_channel=True,
         activation_type=QuantType.QUInt8,

@@ -34,16 +34,29 @@ from torch.nn import functional as F
 from lehr.deploy import fold
 from lehr.deploy.fold import Function
 from lehr.deploy.layer_converters import layer, quantizer
-from lehr.deploy.operations import Add, Flatten
+from lehr.deploy.operations import Add, Flatten, Round, as_shape
 from lehr.deploy.pool_converters import average_pool, max_pool, mean
-from lehr.deploy.trace import shape3
 from lehr.deploy.walk import AsModule, Call, Converter, Refusal, Traced
 from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Linear
+from lehr.models.signal_input import SignalInput
 
 
 def nothing(call: Call) -> Traced:
     """Dropout in eval mode, and what else changes no value."""
     return call.inputs[0]
+
+
+def signal_input(call: Call) -> Traced:
+    """Floats rounded to integers; one mean and factor if they are equal in all channels."""
+    (x,), module = call.inputs, call.module
+    assert isinstance(module, SignalInput)
+    x = call.as_float(x)
+    equal = bool((module.mean == module.mean[0]).all() & (module.factor == module.factor[0]).all())
+    kept = slice(1 if equal else None)
+    name = call.name()
+    call.emit(Round(name, x.name, module.mean[kept].numpy(), module.factor[kept].numpy(), module.limit))
+    scale = module.scale.double().expand(call.channels(x)).clone()
+    return Traced(name, x.rank, fold.scaled(scale, torch.zeros_like(scale)))
 
 
 def batch_norm(call: Call) -> Traced:
@@ -158,7 +171,7 @@ def reshape(call: Call) -> Traced:
         raise call.error(
             "images mixed", f"it mixes images: it gives shape {tuple(after)}", "flatten from dimension 1, x.flatten(1)"
         )
-    if after[1] == before[0] and len(after) <= 4 and shape3(after) == before:
+    if len(after) <= 4 and as_shape(after[1:]) == before:
         return replace(x, rank=len(after))
     if len(after) != 2:
         raise call.error(
@@ -221,6 +234,7 @@ _MOVED = Refusal(
 CONVERTERS: dict[type[nn.Module] | Callable[..., Any], Converter] = {
     **dict.fromkeys((Linear, Conv1d, Conv2d, nn.Linear, nn.Conv1d, nn.Conv2d), layer),
     AbstractQuantizer: quantizer,
+    SignalInput: signal_input,
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm), batch_norm),
     **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.Hardtanh), clip),
     **dict.fromkeys((F.relu, F.relu6, F.hardtanh, torch.relu, torch.relu_, torch.clamp, torch.clip), clip),

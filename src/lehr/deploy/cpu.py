@@ -37,8 +37,8 @@ import torch
 
 from lehr.deploy import limits
 from lehr.deploy.build import CompilerError, build, built_before, cache_folder, find_compiler
-from lehr.deploy.integer_net import Images, IntegerNet, check_images
-from lehr.deploy.plan import Plan, plan
+from lehr.deploy.integer_net import Images, IntegerNet, check_batch
+from lehr.deploy.plan import Plan, Result, plan
 from lehr.deploy.structs import INSTRUCTION_SETS, Areas, Layer, Routine, Tables, Tiles
 from lehr.table import Table, Tabular
 
@@ -144,7 +144,7 @@ def _address(array: np.ndarray) -> int:
 
 
 class Engine:
-    """A network in the compiled runtime; called on uint8 images, it gives their logits.
+    """A network in the compiled runtime; called on a batch of what it takes, it gives the outputs.
 
     `run`, `scores` and `predict` are those of `IntegerNet`, with the same results. Several threads may call.
     """
@@ -156,8 +156,8 @@ class Engine:
         self._number = INSTRUCTION_SETS.index(instruction_set)
         self._library = library
         self._plan = plan(net, instruction_set)
-        self._struct = _net_struct(self._plan)
-        self._pointer = ctypes.addressof(self._struct)
+        # One for each output: they differ in where the result lies.
+        self._structs = [_net_struct(self._plan, result) for result in self._plan.results]
         self._memory_bytes = self._plan.memory_on(instruction_set)
         self._memories: list[_Memory] = []
         self._lock = threading.Lock()
@@ -166,8 +166,9 @@ class Engine:
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def __repr__(self) -> str:
-        images = "x".join(map(str, self.net.input_shape))
-        return f"Engine({images} images, {self.instruction_set}, {self.threads} thread{'s' * (self.threads != 1)})"
+        taken = "x".join(map(str, self.net.input_shape))
+        what = "images" if self.net.input_dtype == "uint8" else self.net.input_dtype
+        return f"Engine({taken} {what}, {self.instruction_set}, {self.threads} thread{'s' * (self.threads != 1)})"
 
     def _repr_html_(self) -> str:
         return self.describe().table().html()
@@ -176,22 +177,21 @@ class Engine:
         """In another process it is built for that one."""
         return _compiled, (self.net, self.threads, self.instruction_set)
 
-    def __call__(self, images: Images) -> Images:
-        """The logits, as `IntegerNet.run` gives them."""
+    def __call__(self, images: Images) -> Any:
+        """The outputs, as `IntegerNet.run` gives them."""
         return self._run(images, scores=False)
 
-    def run(self, images: Images) -> Images:
-        """The logits, as `IntegerNet.run` gives them."""
+    def run(self, images: Images) -> Any:
+        """The outputs, as `IntegerNet.run` gives them."""
         return self._run(images, scores=False)
 
-    def scores(self, images: Images) -> Images:
+    def scores(self, images: Images) -> Any:
         """The integer scores, as `IntegerNet.scores` gives them."""
         return self._run(images, scores=True)
 
-    def predict(self, images: Images) -> Images:
-        """The class of each image: the first of the largest logits."""
-        logits = self.run(images)
-        return logits.argmax(1)  # pyright: ignore[reportReturnType]
+    def predict(self, images: Images) -> Any:
+        """The class of each image, as `IntegerNet.predict` gives it."""
+        return self.net.classes_of(self.run(images))
 
     def describe(self) -> Description:
         """Which routine each layer uses; one without weights is named for its operation."""
@@ -212,40 +212,44 @@ class Engine:
         """Bytes of working memory each thread takes, besides the weights."""
         return self._memory_bytes
 
-    def _run(self, images: Images, *, scores: bool) -> Images:
-        check_images(images, self.net.input_shape)
-        if isinstance(images, torch.Tensor):
-            return torch.from_numpy(self._run(images.detach().cpu().numpy(), scores=scores))
-        images = np.ascontiguousarray(images)
-        name = self.net.score_name if scores else self.net.operations[-1].name
-        integer = self.net.values[name].kind == "integer"
-        out = np.empty((len(images), self._plan.outputs), np.int32 if integer else np.float32)
+    def _run(self, images: Images, *, scores: bool) -> Any:
+        check_batch(images, self.net.input_shape, self.net.input_dtype)
+        batch = np.ascontiguousarray(images.detach().cpu().numpy() if isinstance(images, torch.Tensor) else images)
+        found: dict[str, Any] = {}
+        for output, struct in zip(self.net.outputs, self._structs, strict=True):
+            name = self.net.score_of(output) if scores else output.value
+            flat = self._output(batch, struct, integer=self.net.values[name].kind == "integer")
+            shaped = flat.reshape(len(batch), *output.shape)
+            found[output.name] = torch.from_numpy(shaped) if isinstance(images, torch.Tensor) else shaped
+        return found if len(found) > 1 else found[self.net.outputs[0].name]
+
+    def _output(self, images: np.ndarray, struct: _Net, *, integer: bool) -> np.ndarray:
+        out = np.empty((len(images), struct.outputs), np.int32 if integer else np.float32)
         together = self._at_once
         if self._pool is None or len(images) < 2:
             for at in range(0, len(images), together):
-                self._run_part(images[at : at + together], out[at : at + together], integer)
+                self._run_part(images[at : at + together], out[at : at + together], struct, integer)
         else:
             together = min(together, -(-len(images) // self.threads))
             parts = []
             try:
                 for at in range(0, len(images), together):
                     part = images[at : at + together], out[at : at + together]
-                    parts.append(self._pool.submit(self._run_part, *part, integer))
+                    parts.append(self._pool.submit(self._run_part, *part, struct, integer))
                 for part in parts:
                     part.result()
             finally:  # after an interrupt no part begins any more
                 for part in parts:
                     part.cancel()
-        return out.astype(np.int64) if integer else out  # pyright: ignore[reportReturnType]
+        return out.astype(np.int64) if integer else out
 
-    def _run_part(self, images: np.ndarray, out: np.ndarray, integer: bool) -> None:
+    def _run_part(self, images: np.ndarray, out: np.ndarray, struct: _Net, integer: bool) -> None:
         with self._lock:
             memory = self._memories.pop() if self._memories else _Memory(self._memory_bytes)
         target = _address(out)
         scores, logits = (target, None) if integer else (None, target)
-        self._library.lehr_run_batch(
-            self._pointer, _address(images), len(images), memory.address, self._number, scores, logits
-        )
+        net = ctypes.addressof(struct)
+        self._library.lehr_run_batch(net, _address(images), len(images), memory.address, self._number, scores, logits)
         with self._lock:
             self._memories.append(memory)
 
@@ -310,16 +314,17 @@ def _library(compiler: tuple[str, ...] | None, folder: Path) -> ctypes.CDLL:
     return library
 
 
-def _net_struct(plan: Plan) -> _Net:
-    """The network as C structs. They point into the plan's arrays, which the engine keeps alive."""
+def _net_struct(plan: Plan, result: Result) -> _Net:
+    """The network as C structs, for one output. They point into the plan's arrays, which the engine keeps alive."""
     layers = (_Layer * len(plan.layers))()
     for struct, layer in zip(layers, plan.layers, strict=True):
         _fill(struct, layer)
     net = _Net()
     net.layers = ctypes.cast(layers, ctypes.POINTER(_Layer))
     net.count = len(plan.layers)
-    for name in ("image_bytes", "value_bytes", "outputs", "scores", "logits", "scores_type", "logits_type"):
-        setattr(net, name, getattr(plan, name))
+    net.image_bytes, net.value_bytes = plan.image_bytes, plan.value_bytes
+    for name in ("outputs", "scores", "logits", "scores_type", "logits_type"):
+        setattr(net, name, getattr(result, name))
     net.memory = plan.memory
     return net
 

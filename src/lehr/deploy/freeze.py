@@ -60,9 +60,10 @@ def freeze(
     converted: the module's path, why, and what to do.
 
     Args:
-        model: A network that begins with what turns pixels into its input, such as `lehr.models.Input`.
-        example_input: A batch of uint8 images as the model takes them; torch or numpy.
-        classes: Names for the outputs.
+        model: A network that begins with what makes integers of pixels or signals, such as `lehr.models.Input`.
+        example_input: A batch as the model takes it, of uint8 (pixels), int8 or float32 (signals), of one to three
+            dimensions behind the first; torch or numpy.
+        classes: Names for the classes.
         converters: For module classes or functions, what becomes of them: entries that are added to
             `lehr.deploy.converters.CONVERTERS`, or replace its own.
     """
@@ -89,17 +90,17 @@ def _checked(example: Tensor | np.ndarray) -> Tensor:
         example = torch.from_numpy(np.ascontiguousarray(example))
     if not isinstance(example, Tensor):
         raise TypeError(f"example_input is a torch tensor or a numpy array, got {type(example).__name__}")
-    if example.dtype != torch.uint8:
+    if example.dtype not in (torch.uint8, torch.int8, torch.float32):
         raise FreezeError(
-            "example is not of pixels",
-            f"example_input is a batch of uint8 pixels, got {example.dtype}: let the model begin with what turns "
-            "pixels into its input, as in nn.Sequential(lehr.models.Input(...), model)",
+            "example of another type",
+            f"example_input is a batch of uint8 (pixels), int8 or float32 (signals), got {example.dtype}: convert it, "
+            "and let the model begin with lehr.models.Input or lehr.models.SignalInput",
         )
     if not 2 <= example.ndim <= 4 or not len(example):
         raise FreezeError(
             "example is not a batch",
-            "example_input is a batch of one image or more, (image, channel, row, column), got shape "
-            f"{tuple(example.shape)}",
+            "example_input is a batch of one example or more, (batch, features), (batch, channel, time) or (batch, "
+            f"channel, row, column), got shape {tuple(example.shape)}",
         )
     return torch.cat([example[:1], example[:1]]).cpu()
 

@@ -1,8 +1,8 @@
 """A trained network as integers; its reference run (reference.py) is what every backend must equal.
 
-An `IntegerNet` is a list of operations (operations.py) in topological order over named values; the first is the
-`Table` that pixels go through, the last one is the output. Shapes, kinds and the exact range of every value are
-worked out once, when the network is made.
+An `IntegerNet` is a list of operations (operations.py) in topological order over named values. The first is the
+`Table` that pixels go through, or `Floats`; the last one is the output, unless several are named. Shapes, kinds and the
+exact range of every value are worked out once, when the network is made.
 
 >>> import numpy as np
 >>> from lehr.deploy.operations import Affine, Flatten, Linear, Table, Weights
@@ -20,18 +20,19 @@ Value(shape=(2, 1, 1), kind='integer', low=-1, high=1)
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lehr.deploy.operations import Affine, Conv, Operation, Shape, Table, Value, Weights, short
+from lehr.deploy.operations import Affine, Conv, Floats, Operation, Round, Shape, Table, Value, Weights, as_shape, short
 from lehr.deploy.reference import result
 from lehr.table import Table as TextTable
 from lehr.table import Tabular
@@ -42,6 +43,28 @@ _FLOAT32_COUNTS = 2**24  # up to here every integer is a float32
 _MOST_NUMBERS = 2**29  # in a value: C counts their bytes in int32
 _LONGEST_NAME = 1000  # characters; C compilers need not take strings of more than 4095 bytes
 _AT_ONCE = 2**24  # numbers that the reference run holds of the images it takes at once
+
+
+InputType = Literal["uint8", "int8", "float32"]
+_INPUTS: dict[str, Value] = {
+    "uint8": Value((1, 1, 1), "integer", 0, 255),
+    "int8": Value((1, 1, 1), "integer", -128, 127),
+    "float32": Value((1, 1, 1), "float"),
+}
+
+
+@dataclass(frozen=True)
+class Output:
+    """A result of a network: the `value` it is, under a name of its own, in the shape torch gives for one image."""
+
+    name: str
+    value: str
+    shape: tuple[int, ...]
+
+
+def flat_output(name: str, value: Value) -> Output:
+    """The one output of a network that names none: the value `name`, flat."""
+    return Output("logits", name, (value.size,))
 
 
 @dataclass(frozen=True)
@@ -92,29 +115,38 @@ class Summary(Tabular):
 class IntegerNet:
     """A network of integers: `run` gives logits, `scores` the integers they come from, `predict` classes.
 
-    The last operation is the output. `values` tells shape, kind and range of every value by name. `rounded` are the
-    places where the network it was frozen from rounds its sums, a sentence each.
+    `outputs` are its results, the last operation alone if none are named. `values` tells shape, kind and range of every
+    value by name. `rounded` are the places where the network it was frozen from rounds its sums, a sentence each.
     """
 
-    input_shape: Shape
+    input_shape: tuple[int, ...]  # (features,), (channel, time) or (channel, row, column)
     operations: tuple[Operation, ...]
-    classes: tuple[str, ...] = ()  # names of the outputs, if they have names
+    classes: tuple[str, ...] = ()  # names of the classes, if they have names
     rounded: tuple[str, ...] = ()
+    input_dtype: InputType = "uint8"
+    outputs: tuple[Output, ...] = ()  # the last operation, flat, unless others are given
     values: Mapping[str, Value] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         shape = tuple(int(x) for x in self.input_shape)
-        if len(shape) != 3 or min(shape) < 1:
-            raise ValueError(f"input_shape is (channel, row, column), each at least 1, got {self.input_shape}")
+        if not 1 <= len(shape) <= 3 or min(shape) < 1:
+            raise ValueError(
+                f"input_shape is (channel, row, column) or shorter, each at least 1, got {self.input_shape}"
+            )
+        if self.input_dtype not in _INPUTS:
+            raise ValueError(f"input_dtype is one of {', '.join(_INPUTS)}, got {self.input_dtype!r}")
         operations = tuple(self.operations)
-        if not operations or not isinstance(operations[0], Table):
-            raise ValueError("the first operation is the Table that pixels go through")
+        first = Floats if self.input_dtype == "float32" else Table
+        if not operations or not isinstance(operations[0], first):
+            raise ValueError(
+                f"the first operation is the {first.__name__} that the {self.input_dtype} input goes through"
+            )
         values: dict[str, Value] = {}
         used: set[str] = set()
-        image = Value((shape[0], shape[1], shape[2]), "integer", 0, 255)
+        image = input_value(shape, self.input_dtype)
         for index, operation in enumerate(operations):
-            if isinstance(operation, Table) and index:
-                raise ValueError(f"{operation.name}: only the first operation is a Table")
+            if not operation.sources and index:
+                raise ValueError(f"{operation.name}: only the first operation is a {type(operation).__name__}")
             if operation.name in values or not operation.name:
                 raise ValueError(f"operation {index}: a value needs a name of its own, got {operation.name!r}")
             if len(operation.name) > _LONGEST_NAME:
@@ -130,12 +162,15 @@ class IntegerNet:
             if value.size > _MOST_NUMBERS:
                 raise ValueError(f"{operation.name}: it makes {value.size} numbers, more than {_MOST_NUMBERS}")
             used.update(operation.sources)
-        unused = [name for name in values if name not in used and name != operations[-1].name]
+        last = operations[-1].name
+        outputs = tuple(self.outputs) or (flat_output(last, values[last]),)
+        _check_outputs(outputs, values)
+        unused = [name for name in values if name not in used and name not in {output.value for output in outputs}]
         if unused:
-            raise ValueError(f"nothing reads {', '.join(unused)}: the last operation is the only output")
-        outputs = values[operations[-1].name].size
-        if self.classes and len(self.classes) != outputs:
-            raise ValueError(f"{len(self.classes)} class names for {outputs} outputs")
+            raise ValueError(f"nothing reads {', '.join(unused)}, and no output is made of it")
+        classes = outputs[0].shape[0] if outputs[0].shape else 1
+        if self.classes and len(self.classes) != classes:
+            raise ValueError(f"{len(self.classes)} class names for {classes} outputs")
         for name in self.classes:
             if len(name) > _LONGEST_NAME:
                 raise ValueError(
@@ -145,20 +180,23 @@ class IntegerNet:
         object.__setattr__(self, "operations", operations)
         object.__setattr__(self, "classes", tuple(self.classes))
         object.__setattr__(self, "rounded", tuple(self.rounded))
+        object.__setattr__(self, "outputs", outputs)
         object.__setattr__(self, "values", MappingProxyType(values))
 
     def __repr__(self) -> str:
-        images, summary = "x".join(map(str, self.input_shape)), self.summary()
-        outputs = self.values[self.operations[-1].name].shape[0]
+        taken, summary = "x".join(map(str, self.input_shape)), self.summary()
+        what = "images" if self.input_dtype == "uint8" else self.input_dtype
+        given = ", ".join(f"{'x'.join(map(str, output.shape)) or 1} {output.name}" for output in self.outputs)
         size = f"{len(self.operations)} operations, {summary.macs:,} MACs, {summary.bytes:,} bytes"
-        return f"IntegerNet({images} images to {outputs} logits, {size}, {'' if self.exact else 'not '}exact)"
+        return f"IntegerNet({taken} {what} to {given}, {size}, {'' if self.exact else 'not '}exact)"
 
     def _repr_html_(self) -> str:
         return self.summary().table().html()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """So that it can be copied and sent to other processes."""
-        return IntegerNet, (self.input_shape, self.operations, self.classes, self.rounded)
+        fields = (self.input_shape, self.operations, self.classes, self.rounded, self.input_dtype, self.outputs)
+        return IntegerNet, fields
 
     @property
     def exact(self) -> bool:
@@ -168,7 +206,12 @@ class IntegerNet:
     @property
     def inexact(self) -> tuple[str, ...]:
         """Where rounding can decide, a sentence for each place: a value in float, a sum beyond 2^24, `rounded`."""
-        inner = [(operation.name, self.values[operation.name]) for operation in self.operations[:-1]]
+        ends = {output.value for output in self.outputs}
+        inner = [
+            (operation.name, self.values[operation.name])
+            for operation in self.operations
+            if operation.name not in ends and not isinstance(operation, Floats)
+        ]
         floats = [name for name, value in inner if value.kind == "float"]
         large = [(name, max(-value.low, value.high)) for name, value in inner if value.kind == "integer"]
         return (
@@ -182,36 +225,58 @@ class IntegerNet:
         )
 
     @property
+    def input(self) -> Value:
+        """Shape, kind and range of what goes in."""
+        return input_value(self.input_shape, self.input_dtype)
+
+    @property
     def output(self) -> Value:
-        """The last value."""
-        return self.values[self.operations[-1].name]
+        """The value of the first output."""
+        return self.values[self.outputs[0].value]
 
     @property
     def score_name(self) -> str:
-        """Name of what `scores` gives: the integers the last `Affine` reads, or else the output itself."""
-        last = self.operations[-1]
+        """Name of what `scores` gives: the integers the first output's `Affine` reads, or else the output itself."""
+        return self.score_of(self.outputs[0])
+
+    def score_of(self, output: Output) -> str:
+        """The value whose integers an output is computed from: what its `Affine` reads, or else the output itself."""
+        last = next(operation for operation in self.operations if operation.name == output.value)
         if isinstance(last, Affine) and self.values[last.source].kind == "integer":
             return last.source
         return last.name
 
-    def run(self, images: Images) -> Images:
-        """Float32 logits (integers if the network ends with integers), (image, class), for a uint8 batch."""
-        return self._run(images, self.operations[-1].name)
+    def run(self, images: Images) -> Any:
+        """The outputs for a batch, in the shapes torch gives: float32, or integers if the network ends with integers.
 
-    def scores(self, images: Images) -> Images:
-        """The integer scores, int64 (image, class); equal bit for bit in every backend."""
-        return self._run(images, self.score_name)
+        Args:
+            images: A batch of what the network takes, (batch, *input_shape) of `input_dtype`; numpy or torch.
 
-    def predict(self, images: Images) -> Images:
-        """The class of each image: the first of the largest logits."""
-        logits = self.run(images)
-        return logits.argmax(1)  # pyright: ignore[reportReturnType]
+        Returns:
+            The output, (batch, class) for a classifier; of a network with several, a dictionary by their names.
+        """
+        return self._run(images, {output.name: output.value for output in self.outputs})
+
+    def scores(self, images: Images) -> Any:
+        """The integer scores, int64, in the shapes of `run`; equal bit for bit in every backend."""
+        return self._run(images, {output.name: self.score_of(output) for output in self.outputs})
+
+    def predict(self, images: Images) -> Any:
+        """The class of each image, or of each place of it: the first of the largest of the first output."""
+        return self.classes_of(self.run(images))
+
+    def classes_of(self, found: Any) -> Any:
+        """The classes in what `run` has given."""
+        logits = found[self.outputs[0].name] if isinstance(found, dict) else found
+        if logits.ndim < 2:
+            raise ValueError("the network gives one number, and no scores of classes: use run")
+        return logits.argmax(1)
 
     def trace(self, images: Tensor) -> dict[str, Tensor]:
         """Every value by name for a uint8 batch, to look at or to compare with."""
         values: dict[str, Tensor] = {}
         for operation in self.operations:
-            inputs = [values[source] for source in operation.sources] or [images]
+            inputs = [values[source] for source in operation.sources] or [self._placed(images)]
             values[operation.name] = result(operation, *inputs)
         return values
 
@@ -238,14 +303,19 @@ class IntegerNet:
             rows.append(SummaryRow(operation.name, kind, value.shape, bits, value_bits, macs, operation.bytes))
         return Summary(tuple(rows))
 
-    def _run(self, images: Images, name: str) -> Images:
-        check_images(images, self.input_shape)
-        if isinstance(images, np.ndarray):
-            return self._run(torch.from_numpy(np.ascontiguousarray(images)), name).numpy()
-        if not len(images):
+    def _run(self, images: Any, names: Mapping[str, str]) -> Any:
+        check_batch(images, self.input_shape, self.input_dtype)
+        shapes = {output.name: output.shape for output in self.outputs}
+        batch = torch.from_numpy(np.ascontiguousarray(images)) if isinstance(images, np.ndarray) else images.cpu()
+        parts = [self._values(part, set(names.values())) for part in batch.split(self._at_once())] if len(batch) else []
+        found: dict[str, Any] = {}
+        for output, name in names.items():
             value = self.values[name]
-            return torch.empty(0, value.size, dtype=torch.float32 if value.kind == "float" else torch.int64)
-        return torch.cat([self._value(part, name) for part in images.cpu().split(self._at_once())])
+            empty = torch.empty(0, dtype=torch.float32 if value.kind == "float" else torch.int64)
+            joined = torch.cat([part[name].flatten() for part in parts] or [empty])
+            joined = joined.reshape(len(batch), *shapes[output])
+            found[output] = joined.numpy() if isinstance(images, np.ndarray) else joined
+        return found if len(found) > 1 else found[self.outputs[0].name]
 
     def _at_once(self) -> int:
         """How many images a part of a batch has: few enough for the memory, whose numbers have 8 bytes."""
@@ -257,29 +327,69 @@ class IntegerNet:
         numbers = sum(value.size for value in self.values.values()) + max(gathered, default=0)
         return max(1, min(64, _AT_ONCE // numbers))
 
-    def _value(self, images: Tensor, name: str) -> Tensor:
-        """One value, flat, for a batch; the others are kept only while something reads them."""
+    def _values(self, images: Tensor, names: set[str]) -> dict[str, Tensor]:
+        """Some values for a batch; the others are kept only while something reads them."""
         last_use = {source: operation.name for operation in self.operations for source in operation.sources}
         values: dict[str, Tensor] = {}
         for operation in self.operations:
-            inputs = [values[source] for source in operation.sources] or [images]
+            inputs = [values[source] for source in operation.sources] or [self._placed(images)]
             values[operation.name] = result(operation, *inputs)
-            if operation.name == name:
+            if names <= set(values):
                 break
             for source in set(operation.sources):
-                if last_use[source] == operation.name:
+                if last_use[source] == operation.name and source not in names:
                     del values[source]
-        return values[name].flatten(1)
+        return values
+
+    def _placed(self, images: Tensor) -> Tensor:
+        """With rows and columns."""
+        return images.reshape(len(images), *self.input.shape)
 
 
-def check_images(images: np.ndarray | Tensor, shape: Shape) -> None:
-    """Raise unless `images` is a uint8 batch of images of this shape."""
-    if not isinstance(images, (np.ndarray, Tensor)):
-        raise TypeError(f"images are a numpy array or a torch tensor, got {type(images).__name__}")
-    if images.dtype not in (np.uint8, torch.uint8):
-        raise TypeError(f"images are uint8 pixels, 0 to 255 and not normalised, got {images.dtype}")
-    if images.ndim != 4 or tuple(images.shape[1:]) != shape:
+def input_value(shape: Sequence[int], dtype: InputType) -> Value:
+    """What is known of a network's input."""
+    return dataclasses.replace(_INPUTS[dtype], shape=as_shape(shape))
+
+
+def random_batch(net: IntegerNet, count: int) -> np.ndarray:
+    """Some input for a network: all values of 8 bits, or floats around those that it rounds to different integers."""
+    random, shape = np.random.default_rng(0), (count, *net.input_shape)
+    if net.input_dtype != "float32":
+        return random.integers(net.input.low, net.input.high + 1, shape, dtype=net.input_dtype)
+    batch = random.standard_normal((count, *net.input.shape), dtype=np.float32)
+    rounds = next((operation for operation in net.operations if isinstance(operation, Round)), None)
+    if rounds is not None:
+        mean, factor = (x[:, None, None] for x in (rounds.mean, rounds.factor))
+        batch = (mean + batch * (rounds.limit / 2) / factor).astype(np.float32)
+    return batch.reshape(shape)
+
+
+def check_batch(batch: np.ndarray | Tensor, shape: Sequence[int], dtype: InputType = "uint8") -> None:
+    """Raise unless `batch` holds what a network takes that has this input shape and type."""
+    what = "images" if dtype == "uint8" else "the input"
+    verb = "are" if dtype == "uint8" else "is"
+    if not isinstance(batch, (np.ndarray, Tensor)):
+        raise TypeError(f"{what} {verb} a numpy array or a torch tensor, got {type(batch).__name__}")
+    if batch.dtype not in (np.dtype(dtype), getattr(torch, dtype)):
+        told = "uint8 pixels, 0 to 255 and not normalised" if dtype == "uint8" else dtype
+        raise TypeError(f"{what} {verb} {told}, got {batch.dtype}")
+    if tuple(batch.shape[1:]) != tuple(shape) or batch.ndim != len(shape) + 1:
         raise ValueError(
-            f"images have shape (image, {', '.join(map(str, shape))}), got {tuple(images.shape)}"
-            + (": add a batch dimension" if tuple(images.shape) == shape else "")
+            f"{what} {'have shape (image' if dtype == 'uint8' else 'has shape (batch'}, {', '.join(map(str, shape))}), "
+            f"got {tuple(batch.shape)}" + (": add a batch dimension" if tuple(batch.shape) == tuple(shape) else "")
         )
+
+
+def _check_outputs(outputs: Sequence[Output], values: Mapping[str, Value]) -> None:
+    names = [output.name for output in outputs]
+    if len(set(names)) < len(names) or not all(names):
+        raise ValueError(f"outputs need names of their own, got {short(names)}")
+    for output in outputs:
+        if len(output.name) > _LONGEST_NAME:
+            raise ValueError(f"an output's name has at most {_LONGEST_NAME} characters, got {len(output.name)}")
+        if output.value not in values:
+            raise ValueError(f"output {output.name!r} is made of {output.value!r}, which no operation makes")
+        if math.prod(output.shape) != values[output.value].size or len(output.shape) > 3:
+            raise ValueError(
+                f"output {output.name!r} has shape {output.shape}, and {output.value} has {values[output.value].shape}"
+            )

@@ -103,6 +103,8 @@ def quantizer(call: Call) -> Traced:
             call.note(f"it compares {x.rounded} with its thresholds")
         elif close:
             call.note(f"in {close} of {channels} channels BatchNorm puts a sum within rounding of a threshold")
+    elif any(function.terms is not None for function in x.functions) or x.rounded:
+        call.note("it compares floats that BatchNorm has rounded with its thresholds")
     name = call.name()
     call.emit(Threshold(name, x.name, thresholds, directions, tuple(levels.tolist())))
     scale = scale[0].double() * unit

@@ -98,7 +98,7 @@ def _steps(operation: Operation, source: Value, value: Value) -> int:
 
 
 def _source(net: IntegerNet, operation: Operation) -> Value:
-    return net.values[operation.sources[0]] if operation.sources else Value(net.input_shape, "integer", 0, 255)
+    return net.values[operation.sources[0]] if operation.sources else net.input
 
 
 def _shape(weights: Weights | np.ndarray) -> tuple[int, ...]:

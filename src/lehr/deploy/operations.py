@@ -1,6 +1,7 @@
 """The vocabulary of integer networks: values, quantized weights and the operations, as plain dataclasses.
 
-A network starts with a `Table`, which maps each pixel (uint8) to an integer, and usually goes on with
+A network starts with a `Table`, which maps each pixel or number of 8 bits to an integer, or with `Floats`, which are
+float32 as they come, and `Round`, which makes integers of them. It usually goes on with
 
     Conv or Linear      s = sum of weight * value, both integers: no rounding anywhere
     MaxPool or SumPool  the largest, or the sum, of a window (an average, its division left to the thresholds)
@@ -168,9 +169,12 @@ class _Unary(Operation):
 
 @dataclass(frozen=True, eq=False)
 class Table(Operation):
-    """The first operation, a table per channel from pixels to int16, or to float32 for a float network."""
+    """The first operation, a table from pixels to int16, or to float32 for a float network.
 
-    table: np.ndarray  # (channel, 256)
+    One row for each channel, or one for all. A row begins with the entry of the smallest input: 0, or -128 for int8.
+    """
+
+    table: np.ndarray  # (channel or 1, 256)
 
     def __post_init__(self) -> None:
         table = np.asarray(self.table)
@@ -190,11 +194,59 @@ class Table(Operation):
     @override
     def infer(self, *inputs: Value) -> Value:
         (image,) = inputs
-        if len(self.table) != image.shape[0]:
+        if len(self.table) not in (1, image.shape[0]):
             raise ValueError(f"{self.name}: a table for {len(self.table)} channels, but the image has {image.shape[0]}")
         if self.table.dtype == np.float32:
             return Value(image.shape, "float")
         return Value(image.shape, "integer", int(self.table.min()), int(self.table.max()))
+
+
+@dataclass(frozen=True, eq=False)
+class Floats(Operation):
+    """The first operation of a network that takes float32: its input as it is."""
+
+    @property
+    @override
+    def sources(self) -> tuple[str, ...]:
+        return ()
+
+    @override
+    def infer(self, *inputs: Value) -> Value:
+        (x,) = inputs
+        if x.kind != "float":
+            raise ValueError(f"{self.name}: the input is of integers: begin with a Table")
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class Round(_Unary):
+    """The integer next to (x - mean) * factor, within -limit..limit: floor(... + 0.5), float32 after each step.
+
+    One mean and factor for each channel, or one for all. NaN becomes -limit, as it reaches no threshold.
+    """
+
+    mean: np.ndarray  # (channel or 1,), float32
+    factor: np.ndarray  # the same
+    limit: int
+
+    def __post_init__(self) -> None:
+        for what in ("mean", "factor"):
+            array = _finite(self.name, what, getattr(self, what))
+            if array.ndim != 1 or not len(array):
+                raise ValueError(f"{self.name}: {what} has shape (channel,), got {array.shape}")
+            object.__setattr__(self, what, array)
+        if not 1 <= self.limit < 2**15:
+            raise ValueError(f"{self.name}: limit is 1 to {2**15 - 1}, got {self.limit}")
+
+    @override
+    def infer(self, *inputs: Value) -> Value:
+        (x,) = inputs
+        if x.kind != "float":
+            raise ValueError(f"{self.name}: only floats are rounded, {self.source} is integer")
+        for what in ("mean", "factor"):
+            if len(getattr(self, what)) > 1:
+                _check_channels(self.name, what, len(getattr(self, what)), x)
+        return Value(x.shape, "integer", -self.limit, self.limit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -519,6 +571,17 @@ def _frozen(array: Any, dtype: type[np.generic]) -> np.ndarray:
     copy = np.array(array, dtype=dtype, order="C")
     copy.flags.writeable = False
     return copy
+
+
+def as_shape(shape: Sequence[int]) -> Shape:
+    """(channel, row, column) of an input or output of any rank: the last dimension is the columns.
+
+    >>> as_shape((20,)), as_shape((3, 128))
+    ((20, 1, 1), (3, 1, 128))
+    """
+    channels, *space = shape or (1,)
+    rows, columns = (*(1,) * (2 - len(space)), *space)
+    return channels, rows, columns
 
 
 def short(items: Sequence[object]) -> str:

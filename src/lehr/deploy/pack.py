@@ -4,6 +4,8 @@
                           {"operation": "Conv", "name": "features.0", "source": "pixels", "stride": [1, 1], ...,
                            "weight": {"shape": [128, 3, 3, 3], "levels": [-1, 0, 1]}}, ...]}
                         and "rounded": [...] where the network it was frozen from rounds its sums
+                        version 2 has "input_dtype": "int8" or "float32", inputs of other ranks, and "outputs":
+                        [{"name": "mask", "value": "head", "shape": [2, 32, 32]}, ...]; it is written where it is needed
     tensor "1.weight"  the weights' codes of operation 1, packed: three levels five to a byte (base 3, the first code is
                        the lowest digit), others in the fewest whole bits a code, lowest bit first; zeros fill up
     tensor "2.shift"   any other array, as it is; integers in the narrowest of int8, int16, int32
@@ -28,7 +30,7 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save as to_bytes
 
-from lehr.deploy.integer_net import IntegerNet
+from lehr.deploy.integer_net import IntegerNet, Output, flat_output
 from lehr.deploy.limits import Limits, check
 from lehr.deploy.operations import (
     Add,
@@ -36,9 +38,11 @@ from lehr.deploy.operations import (
     Clip,
     Conv,
     Flatten,
+    Floats,
     Linear,
     MaxPool,
     Operation,
+    Round,
     SumPool,
     Table,
     Threshold,
@@ -46,10 +50,11 @@ from lehr.deploy.operations import (
 )
 from lehr.printable import printable
 
-VERSION = 1
+VERSION = 2  # the newest there is; a network that version 1 can tell is written in it, for older lehr
 
 OPERATIONS: dict[str, type[Operation]] = {
-    kind.__name__: kind for kind in (Table, Conv, Linear, MaxPool, SumPool, Threshold, Add, Flatten, Affine, Clip)
+    kind.__name__: kind
+    for kind in (Table, Floats, Round, Conv, Linear, MaxPool, SumPool, Threshold, Add, Flatten, Affine, Clip)
 }
 _DTYPES = {"U8": "u1", "I8": "<i1", "I16": "<i2", "I32": "<i4", "F32": "<f4"}
 # No size of an honest network comes near it, and no product of two of them leaves 64 bits.
@@ -163,14 +168,22 @@ def _packed(net: IntegerNet) -> bytes:
             else:
                 entry[field.name] = None if isinstance(value, float) and math.isinf(value) else value
         operations.append(entry)
-    description = {
-        "version": VERSION,
+    description: dict[str, Any] = {
+        "version": 1,
         "input_shape": net.input_shape,
         "classes": net.classes,
         "operations": operations,
     }
     if net.rounded:
         description["rounded"] = net.rounded
+    if net.input_dtype != "uint8":
+        description["input_dtype"] = net.input_dtype
+    if net.outputs != (flat_output(net.operations[-1].name, net.output),):
+        description["outputs"] = [dataclasses.asdict(output) for output in net.outputs]
+    one_for_all = isinstance(net.operations[0], Table) and len(net.operations[0].table) < net.input.shape[0]
+    rounds = any(isinstance(operation, Round) for operation in net.operations)
+    if one_for_all or rounds or len(net.input_shape) < 3 or {"input_dtype", "outputs"} & set(description):
+        description["version"] = VERSION
     return to_bytes(tensors, {"lehr": json.dumps(description, separators=(",", ":"), allow_nan=False)})
 
 
@@ -214,7 +227,10 @@ def _parsed(text: str | None) -> dict[str, Any]:
 
 def _network(description: dict[str, Any], tensors: dict[str, np.ndarray]) -> IntegerNet:
     _check_keys(
-        "the description", description, {"version", "input_shape", "classes", "operations"}, optional={"rounded"}
+        "the description",
+        description,
+        {"version", "input_shape", "classes", "operations"},
+        optional={"rounded", "input_dtype", "outputs"},
     )
     entries = _list(description["operations"], "operations")
     operations = []
@@ -247,7 +263,17 @@ def _network(description: dict[str, Any], tensors: dict[str, np.ndarray]) -> Int
     shape = _sizes(description["input_shape"], "input_shape")
     classes = tuple(_text(name, "classes") for name in _list(description["classes"], "classes"))
     rounded = tuple(_text(why, "rounded") for why in _list(description.get("rounded", []), "rounded"))
-    return IntegerNet(shape, tuple(operations), classes, rounded)  # pyright: ignore[reportArgumentType]
+    dtype: Any = _text(description.get("input_dtype", "uint8"), "input_dtype")
+    outputs = tuple(_output(entry) for entry in _list(description.get("outputs", []), "outputs"))
+    return IntegerNet(shape, tuple(operations), classes, rounded, dtype, outputs)
+
+
+def _output(entry: Any) -> Output:
+    if not isinstance(entry, dict):
+        raise BadFile(f"outputs: an object, found {_shown(entry)}")
+    _check_keys("outputs", entry, {"name", "value", "shape"})
+    name, value = (_text(entry[key], "outputs") for key in ("name", "value"))
+    return Output(name, value, _sizes(entry["shape"], "outputs"))
 
 
 def _tensor(array: np.ndarray, entry: Any, kind: str, place: str) -> np.ndarray | Weights:

@@ -21,9 +21,11 @@ from lehr.deploy.operations import (
     Clip,
     Conv,
     Flatten,
+    Floats,
     Linear,
     MaxPool,
     Operation,
+    Round,
     Shape,
     SumPool,
     Table,
@@ -31,7 +33,7 @@ from lehr.deploy.operations import (
     Value,
 )
 from lehr.deploy.scratch import align, with_scratch
-from lehr.deploy.structs import INSTRUCTION_SETS, Kind, Layer, Routine, Type
+from lehr.deploy.structs import IMAGE, INSTRUCTION_SETS, Kind, Layer, Routine, Type
 
 _TYPE_OF = {
     np.dtype(np.int8): Type.INT8,
@@ -41,6 +43,8 @@ _TYPE_OF = {
 }
 _KIND_OF: dict[type[Operation], Kind] = {
     Table: Kind.TABLE,
+    Floats: Kind.COPY,
+    Round: Kind.ROUND,
     Conv: Kind.CONV,
     Linear: Kind.LINEAR,
     MaxPool: Kind.MAX_POOL,
@@ -53,6 +57,17 @@ _KIND_OF: dict[type[Operation], Kind] = {
 _MOST_MEMORY = 2**31 - 1
 
 
+@dataclass(frozen=True)
+class Result:
+    """Where an output lies in memory, and how many numbers it has."""
+
+    outputs: int
+    scores: int
+    logits: int
+    scores_type: Type
+    logits_type: Type
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The layers of a network and where its results lie in memory; `struct lehr_net`."""
@@ -60,11 +75,7 @@ class Plan:
     layers: tuple[Layer, ...]
     image_bytes: int
     value_bytes: int
-    outputs: int
-    scores: int
-    logits: int
-    scores_type: Type
-    logits_type: Type
+    results: tuple[Result, ...]  # of each output
     memory: tuple[int, ...]
 
     def memory_on(self, instruction_set: str) -> int:
@@ -80,7 +91,7 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
         instruction_set: what its weights are laid out for; scalar, avx2 and avx512 have one layout
     """
     readers = Counter(source for operation in net.operations for source in operation.sources)
-    kept = {net.score_name, net.operations[-1].name}
+    kept = {name for output in net.outputs for name in (net.score_of(output), output.value)}
     only_reader = {
         operation.sources[0]: operation
         for operation in net.operations
@@ -90,16 +101,22 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
     names: dict[str, str] = {}  # Flatten: another name for the same value
     inputs: list[tuple[str, ...]] = []
     fused: set[str] = set()
+    in_place: set[str] = set()  # floats that are rounded where the caller has them
     casts: dict[tuple[str, Shape], str] = {}  # integers that several layers read as floats
-    image = Value(net.input_shape, "integer", 0, 255)
+    image = net.input
     absorbs = () if instruction_set == "reference" else (_absorb_pool, _absorb_threshold)
     for operation in net.operations:
         if operation.name in fused:
             continue
-        sources = tuple(names.get(name, name) for name in operation.sources)
+        sources: tuple[str, ...] = tuple(names.get(name, name) for name in operation.sources)
         if isinstance(operation, Flatten):
             names[operation.name] = sources[0]
             continue
+        if isinstance(operation, Floats) and isinstance(only_reader.get(operation.name), Round):
+            in_place.add(operation.name)
+            continue
+        if in_place.intersection(sources):
+            sources = sources[1:]
         values = [net.values[name] for name in operation.sources] or [image]
         layer = _layer(operation, values, net.values[operation.name], instruction_set)
         if isinstance(operation, (Conv, Linear)):
@@ -128,18 +145,20 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
     memory = _memory(layers, value_bytes, runs_on(instruction_set))
     if max(memory) > _MOST_MEMORY:
         raise ValueError(f"a run would take {max(memory)} bytes, more than {_MOST_MEMORY}: C counts them in int32")
-    last = net.operations[-1].name
-    return Plan(
-        tuple(layers),
-        image_bytes=image.size,
-        value_bytes=value_bytes,
-        outputs=net.output.size,
-        scores=places[names.get(net.score_name, net.score_name)],
-        logits=places[names.get(last, last)],
-        scores_type=_TYPE_OF[net.values[net.score_name].dtype],
-        logits_type=_TYPE_OF[net.output.dtype],
-        memory=memory,
-    )
+    results = []
+    for output in net.outputs:
+        score, logit = net.score_of(output), output.value
+        results.append(
+            Result(
+                outputs=net.values[logit].size,
+                scores=places[names.get(score, score)],
+                logits=places[names.get(logit, logit)],
+                scores_type=_TYPE_OF[net.values[score].dtype],
+                logits_type=_TYPE_OF[net.values[logit].dtype],
+            )
+        )
+    image_bytes = image.size * np.dtype(net.input_dtype).itemsize
+    return Plan(tuple(layers), image_bytes, value_bytes, tuple(results), memory)
 
 
 def _memory(layers: list[Layer], value_bytes: int, able: tuple[str, ...]) -> tuple[int, ...]:
@@ -152,6 +171,8 @@ def _memory(layers: list[Layer], value_bytes: int, able: tuple[str, ...]) -> tup
 
 def _layer(operation: Operation, inputs: list[Value], value: Value, instruction_set: str) -> Layer:
     """One operation by itself."""
+    if isinstance(operation, Table):
+        operation = _by_unsigned(operation, inputs[0])
     if type(operation) not in _KIND_OF:
         raise TypeError(f"{operation.name}: the C runtime has no {type(operation).__name__}")
     (channels, rows, columns), out = inputs[0].shape, value.shape
@@ -174,7 +195,11 @@ def _layer(operation: Operation, inputs: list[Value], value: Value, instruction_
         layer = replace(layer, routine=routine, weights=weights_for(operation, routine, value), why=why)
     match operation:
         case Table():
-            return replace(layer, weights=operation.table.astype(value.dtype))
+            return replace(layer, weights=operation.table.astype(value.dtype), groups=len(operation.table))
+        case Round():
+            rows = max(len(operation.mean), len(operation.factor))
+            shift, scale = (np.broadcast_to(x, rows).copy() for x in (operation.mean, operation.factor))
+            return replace(layer, scale=scale, shift=shift, high=float(operation.limit), groups=rows)
         case Conv():
             _, _, kernel_rows, kernel_columns = operation.shape
             return replace(
@@ -208,6 +233,11 @@ def _layer(operation: Operation, inputs: list[Value], value: Value, instruction_
             return replace(layer, low=operation.low, high=operation.high)
         case _:  # Linear and Add need nothing more
             return layer
+
+
+def _by_unsigned(operation: Table, image: Value) -> Table:
+    """C looks a signed number up as the unsigned one of the same bits: 0 to 127, then -128 to -1."""
+    return replace(operation, table=np.roll(operation.table, 128, axis=1)) if image.low < 0 else operation
 
 
 def _interleaved(
@@ -282,5 +312,5 @@ def _places(layers: list[Layer], inputs: list[tuple[str, ...]], kept: Iterable[s
 
 
 def _placed(layer: Layer, sources: tuple[str, ...], places: dict[str, int]) -> Layer:
-    offsets = [places[name] for name in sources] or [0]
+    offsets = [places[name] for name in sources] or [IMAGE]
     return replace(layer, source=offsets[0], second=offsets[-1], target=places[layer.name])

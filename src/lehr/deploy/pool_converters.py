@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from lehr.deploy import fold
-from lehr.deploy.operations import MaxPool, Pair, SumPool
-from lehr.deploy.trace import pair, shape3
+from lehr.deploy.operations import MaxPool, Pair, SumPool, as_shape
+from lehr.deploy.trace import pair
 from lehr.deploy.walk import Call, Traced
 
 _ADAPTIVE_AVERAGES = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
@@ -83,7 +83,7 @@ def _window(call: Call, x: Traced) -> tuple[Pair, Pair, Pair]:
         space = 1 if isinstance(module, nn.MaxPool1d | nn.AvgPool1d) else 2
         stride = module.stride or module.kernel_size
         return pair(module.kernel_size, 1, space), pair(stride, 1, space), pair(module.padding, 0, space)
-    before, after = value.shape[1:], shape3(call.shape)[1:]
+    before, after = value.shape[1:], as_shape(call.shape[1:])[1:]
     if call.shape[1] != value.shape[0] or any(a % b for a, b in zip(before, after, strict=True)):
         raise call.error(
             "windows of several sizes",

@@ -1,4 +1,4 @@
-"""Classify image files with a packed network."""
+"""Classify image files, or arrays in .npy and .csv files, with a packed network."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lehr.deploy.arrays import SUFFIXES, read_examples
 from lehr.deploy.build import CompilerError
 from lehr.deploy.cpu import Engine, compile
 from lehr.deploy.images import ImageError, image_files, read_image
@@ -19,19 +20,35 @@ def predict(
 ) -> Iterator[tuple[Path, tuple[str, str, str, str] | ImageError]]:
     """For each image: the class and its score, the next best class and its score; or why it could not be read.
 
+    An .npy or .csv file may hold several examples; each is told as FILE[number]. Of a network with one output the
+    number is told instead of a class, of one with several outputs the first is.
+
     Runs in the compiled engine, or, where it cannot be built, in the reference run, with the same result.
     """
     net = load(file)
     run = _runner(net)
     for path in image_files(paths):
         try:
-            pixels = read_image(path, net.input_shape, resize=resize)
+            batch = _read(path, net, resize=resize)
         except ImageError as error:
             yield path, error
             continue
-        scores = np.asarray(run.run(pixels[None]))[0]
-        best, second = _two_best(scores)
-        yield path, (_name(net, best), f"{scores[best]:.4g}", _name(net, second), f"{scores[second]:.4g}")
+        found = run.run(batch)
+        outputs = np.asarray(found[net.outputs[0].name] if isinstance(found, dict) else found)
+        for number, output in enumerate(outputs.reshape(len(batch), -1)):
+            told = path if len(batch) == 1 else Path(f"{path}[{number}]")
+            best, second = _two_best(output)
+            yield told, (_name(net, best), f"{output[best]:.4g}", _name(net, second), f"{output[second]:.4g}")
+
+
+def _read(path: Path, net: IntegerNet, *, resize: bool) -> np.ndarray:
+    if path.suffix.lower() in SUFFIXES:
+        return read_examples(path, net)
+    if net.input_dtype != "uint8" or len(net.input_shape) != 3:
+        shape = "x".join(map(str, net.input_shape))
+        raise ImageError(f"{path}: this network takes {net.input_dtype} of shape {shape}: give a .npy or .csv file")
+    channels, rows, columns = net.input_shape
+    return read_image(path, (channels, rows, columns), resize=resize)[None]
 
 
 def _two_best(

@@ -24,10 +24,12 @@ from lehr.deploy.operations import (
     Clip,
     Conv,
     Flatten,
+    Floats,
     Linear,
     MaxPool,
     Operation,
     Pair,
+    Round,
     SumPool,
     Table,
     Threshold,
@@ -41,7 +43,7 @@ def result(operation: Operation, *inputs: Tensor) -> Tensor:
 
     Args:
         operation: What to compute.
-        inputs: The values of its sources; for a `Table`, the pixels.
+        inputs: The values of its sources; for a `Table` or `Floats`, the network's input.
     """
     raise TypeError(f"{operation.name}: the reference run has no {type(operation).__name__}")
 
@@ -49,8 +51,20 @@ def result(operation: Operation, *inputs: Tensor) -> Tensor:
 @result.register
 def _(operation: Table, pixels: Tensor) -> Tensor:
     entries = torch.from_numpy(operation.table.copy())
-    found = entries[torch.arange(len(entries))[:, None, None], pixels.long()]
+    first = torch.iinfo(pixels.dtype).min
+    found = entries[torch.arange(len(entries))[:, None, None], pixels.long() - first]
     return found if found.is_floating_point() else found.long()
+
+
+@result.register
+def _(operation: Floats, x: Tensor) -> Tensor:
+    return x
+
+
+@result.register
+def _(operation: Round, x: Tensor) -> Tensor:
+    nearest = ((x - _per_channel(operation.mean)) * _per_channel(operation.factor) + 0.5).floor()
+    return nearest.nan_to_num(nan=-operation.limit).clamp(-operation.limit, operation.limit).long()
 
 
 @result.register

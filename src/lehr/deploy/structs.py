@@ -39,6 +39,11 @@ class Kind(IntEnum):
     ADD = 6
     AFFINE = 7
     CLIP = 8
+    COPY = 9
+    ROUND = 10
+
+
+IMAGE = 2**32 - 1  # the source of a layer that reads the network's input: LEHR_IMAGE
 
 
 class Type(IntEnum):

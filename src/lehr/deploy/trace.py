@@ -18,7 +18,6 @@ from torch.fx.proxy import TraceError
 
 from lehr.calls import CallTracer, is_opened
 from lehr.deploy.freeze_errors import FreezeError
-from lehr.deploy.operations import Shape
 from lehr.layers import Conv1d, Conv2d, Linear
 
 LAYERS = (Linear, Conv1d, Conv2d, nn.Linear, nn.Conv1d, nn.Conv2d)
@@ -45,9 +44,9 @@ class Graph:
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise FreezeError(
                 "does not run on the example",
-                f"{type(model).__name__} does not run on example_input, uint8 of shape {tuple(example.shape[1:])} an "
-                f"image: {error}; give it pixels of the shape it takes, and let it begin with what makes its input of "
-                "them, as in nn.Sequential(lehr.models.Input(...), model)",
+                f"{type(model).__name__} does not run on example_input, {str(example.dtype).removeprefix('torch.')} of "
+                f"shape {tuple(example.shape)}: {error}; give it a batch as it takes it, and let it begin with what "
+                "makes its input of pixels or signals, as in nn.Sequential(lehr.models.Input(...), model)",
             ) from error
         try:
             graph = _Tracer(lambda module: module in fronts or is_whole(module)).trace(model)
@@ -80,6 +79,8 @@ class Graph:
 
     def asks_shape(self, node: fx.Node) -> bool:
         """Whether the node asks for something that does not depend on a tensor's values."""
+        if node.op == "call_module":  # one that is called size, say
+            return False
         return node.target in _SHAPE_CALLS or (node.target is getattr and node.args[1] in _SHAPE_ATTRIBUTES)
 
     def module(self, node: fx.Node) -> nn.Module | None:
@@ -166,15 +167,20 @@ def _fronts(model: nn.Module, example: Tensor) -> set[nn.Module]:
         for hook in hooks:
             hook.remove()
     holders = (reader for reader in readers if not any(isinstance(x, LAYERS) for x in reader.modules()))
-    return {holder for holder in holders if table(holder, example.shape) is not None}
+    return {holder for holder in holders if table(holder, example) is not None}
 
 
-def table(function: Callable[[Tensor], Tensor], shape: torch.Size) -> Tensor | None:
-    """What becomes of each pixel value, (channel, 256); None if that depends on more than the value and the channel.
+def table(function: Callable[[Tensor], Tensor], example: Tensor) -> Tensor | None:
+    """What becomes of each value of 8 bits, (channel, 256), in the shape of `example`, from the smallest on.
+
+    None if that depends on more than the value and the channel, or if the example is of floats.
 
     It is looked at in three batches: with other values at other places, other values in other channels, and, in the
     third, other values altogether, so that statistics of an image differ.
     """
+    if example.is_floating_point():
+        return None
+    shape, first = example.shape, torch.iinfo(example.dtype).min
     channels, count = shape[1], math.prod(shape[2:])
     images = max(-(-256 // count), 2)
     every = torch.arange(images * count) % 256
@@ -184,7 +190,8 @@ def table(function: Callable[[Tensor], Tensor], shape: torch.Size) -> Tensor | N
         pixels = torch.stack([every[torch.randperm(len(every), generator=generator)] for _ in range(channels)])
         if fewer:
             pixels = 64 + pixels // (2 + torch.arange(channels)[:, None] % 2)
-        placed = pixels.reshape(channels, images, *shape[2:]).transpose(0, 1).to(torch.uint8).contiguous()
+        placed = pixels.reshape(channels, images, *shape[2:]).transpose(0, 1)
+        placed = (placed + first).to(example.dtype).contiguous()
         result = function(placed)
         if not isinstance(result, Tensor) or result.shape != placed.shape:
             return None
@@ -201,10 +208,3 @@ def pair(size: int | Sequence[int], filler: int, space: int = 2) -> tuple[int, i
     sizes = (size,) * space if isinstance(size, int) else tuple(size)
     rows, columns = (*(filler,) * (2 - len(sizes)), *sizes)
     return rows, columns
-
-
-def shape3(shape: Sequence[int]) -> Shape:
-    """Torch's (image, channel, ...) as (channel, row, column); the columns are the last dimension."""
-    channels, *space = shape[1:]
-    rows, columns = (*(1,) * (2 - len(space)), *space)
-    return channels, rows, columns

@@ -14,9 +14,10 @@ import functools
 import importlib.util
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -27,7 +28,7 @@ from lehr.composed import taken_apart
 from lehr.deploy.build import CompilerError
 from lehr.deploy.cpu import available, compile
 from lehr.deploy.integer_net import IntegerNet
-from lehr.deploy.operations import Affine, Threshold
+from lehr.deploy.operations import Affine, Floats, Threshold
 from lehr.layers import AbstractQuantizer
 
 _BATCH = 500
@@ -38,8 +39,9 @@ _ROUNDING = 2.0**-18  # of the largest value: the last bits of a sum of thousand
 class Check:
     """How many of `images` got another class than `reference` gave, and the largest difference of a logit.
 
-    A network of one output has no classes: there another one is an output that differs by more than a hundredth of the
-    largest. `ties` of them are decided by rounding. `exact`: logits must be equal too.
+    A class for each pixel must be the same at all of them. A network of one number, or of several outputs, has no
+    classes: there another one is an output that differs by more than a hundredth of the largest. `ties` of them are
+    decided by rounding. `exact`: logits must be equal too.
     """
 
     backend: str
@@ -72,12 +74,13 @@ def verify(model: nn.Module | None, net: IntegerNet, images: Tensor, *, qonnx: b
     The model's logits are floats, so the reference run may differ from them in the last bits; the backends must equal
     the reference run bit for bit, but for layers that are left in floats.
     """
-    last = net.operations[-1]
-    floats = {name for name, value in net.values.items() if value.kind == "float"}
-    exact = not floats or (floats == {last.name} and isinstance(last, Affine))
+    ends = {output.value for output in net.outputs}
+    computed = [operation for operation in net.operations if not isinstance(operation, Floats)]
+    floats = [operation for operation in computed if net.values[operation.name].kind == "float"]
+    exact = all(operation.name in ends and isinstance(operation, Affine) for operation in floats)
     reference = _over(lambda x: net.run(x.numpy()), images)
     if model is not None:
-        expected = _over(lambda x: model(x).flatten(1).float().numpy(), images)
+        expected = _over(lambda x: _numbers(model(x)), images)
         check = _compared("reference run", "torch", reference, expected)
         if check.classes:
             other = images[torch.from_numpy(_other_class(reference, expected))]
@@ -99,8 +102,24 @@ def verify(model: nn.Module | None, net: IntegerNet, images: Tensor, *, qonnx: b
             yield _compared("QONNX, qonnx", "the reference run", found, reference, exact=exact)
 
 
-def _over(run: Callable[[Tensor], np.ndarray], images: Tensor) -> np.ndarray:
-    return np.concatenate([run(batch) for batch in images.split(_BATCH)])
+def _over(run: Callable[[Tensor], Any], images: Tensor) -> np.ndarray:
+    return np.concatenate([_joined(run(batch)) for batch in images.split(_BATCH)])
+
+
+def _numbers(result: Any) -> Any:
+    """What the trained network gives, as numpy: a tensor, or several in a dictionary or a tuple."""
+    if isinstance(result, Tensor):
+        return result.float().cpu().numpy()
+    named = result.items() if isinstance(result, Mapping) else enumerate(result)
+    return {name: _numbers(value) for name, value in named}
+
+
+def _joined(result: Any) -> np.ndarray:
+    """One output as it is; several as (image, all numbers, 1), which have no classes."""
+    if not isinstance(result, dict):
+        return np.asarray(result)
+    flat = [np.asarray(output).reshape(len(output), -1) for output in result.values()]
+    return np.concatenate(flat, axis=1)[:, None]
 
 
 def _compared(backend: str, reference: str, found: np.ndarray, expected: np.ndarray, *, exact: bool = False) -> Check:
@@ -109,9 +128,11 @@ def _compared(backend: str, reference: str, found: np.ndarray, expected: np.ndar
 
 
 def _other_class(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    if expected.shape[1] == 1:
-        return ~(np.abs(found - expected)[:, 0] <= 0.01 * np.abs(expected).max())
-    return found.argmax(1) != expected.argmax(1)
+    images = len(expected)
+    if expected.ndim == 1 or expected.shape[1] == 1:
+        close = np.abs(found - expected) <= 0.01 * np.abs(expected).max()
+        return ~close.reshape(images, -1).all(1)
+    return (found.argmax(1) != expected.argmax(1)).reshape(images, -1).any(1)
 
 
 @torch.no_grad()
@@ -124,7 +145,7 @@ def is_tie(model: nn.Module, net: IntegerNet, image: Tensor) -> bool:
     Args:
         model: The trained network, in eval mode.
         net: What `freeze` made of it.
-        image: A batch of one image, uint8.
+        image: A batch of one image.
     """
     inputs: dict[str, tuple[AbstractQuantizer, Tensor]] = {}
     model = taken_apart(model).eval()
@@ -135,8 +156,8 @@ def is_tie(model: nn.Module, net: IntegerNet, image: Tensor) -> bool:
     for path, module in model.named_modules():
         if isinstance(module, AbstractQuantizer):
             module.register_forward_pre_hook(functools.partial(note, path))
-    logits = model(image).flatten().double()
-    values = net.trace(image if image.ndim == 4 else image[:, :, None])
+    logits = torch.from_numpy(_joined(_numbers(model(image)))).flatten().double()
+    values = net.trace(image)
     for operation in net.operations:
         if not isinstance(operation, Threshold) or operation.name not in inputs:
             continue
@@ -146,12 +167,12 @@ def is_tie(model: nn.Module, net: IntegerNet, image: Tensor) -> bool:
         if bool(differs.any()):
             reach = _ROUNDING * x.abs().max()
             return bool(((quantizer.codes(x - reach) == code) | (quantizer.codes(x + reach) == code))[differs].all())
-    found = net.run(image if image.ndim == 4 else image[:, :, None]).flatten()
+    found = torch.from_numpy(_joined(net.run(image.numpy()))).flatten()
     apart = torch.maximum((found - logits).abs().max(), logits.max() - logits[found.argmax()])
     return bool(apart <= _ROUNDING * logits.abs().max())
 
 
-def _onnx(net: IntegerNet) -> Callable[[Tensor], np.ndarray]:
+def _onnx(net: IntegerNet) -> Callable[[Tensor], Any]:
     import onnxruntime
 
     from lehr.deploy.write_onnx import to_onnx
@@ -161,10 +182,18 @@ def _onnx(net: IntegerNet) -> Callable[[Tensor], np.ndarray]:
         to_onnx(net, path)
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    return lambda x: np.asarray(session.run(None, {name: x.numpy()})[0])
+    available = [output.name for output in session.get_outputs()]
+    scores = {x.name: "scores" if len(net.outputs) == 1 else f"{x.name}.scores" for x in net.outputs}
+    wanted = [x.name if x.name in available else scores[x.name] for x in net.outputs]  # integers are scores alone
+
+    def run(x: Tensor) -> Any:
+        found = session.run(wanted, {name: x.numpy()})
+        return dict(zip(wanted, found, strict=True)) if len(wanted) > 1 else found[0]
+
+    return run
 
 
-def _run_qonnx(net: IntegerNet, images: np.ndarray) -> np.ndarray:
+def _run_qonnx(net: IntegerNet, images: np.ndarray) -> Any:
     import onnx
     from qonnx.core.modelwrapper import ModelWrapper
     from qonnx.core.onnx_exec import execute_onnx
@@ -177,4 +206,6 @@ def _run_qonnx(net: IntegerNet, images: np.ndarray) -> np.ndarray:
         model = ModelWrapper(str(path))
         # It runs each node as a model of the newest IR version its onnx knows; onnxruntime reads up to 13.
         with patch.object(onnx, "IR_VERSION", 13):
-            return np.asarray(execute_onnx(model, {"pixels": images})["logits"])
+            found = execute_onnx(model, {model.graph.input[0].name: images})
+        outputs = {output.name: found[output.name] for output in net.outputs}
+        return outputs if len(outputs) > 1 else outputs[net.outputs[0].name]

@@ -26,9 +26,9 @@ from torch import Tensor, fx, nn
 from lehr.deploy import fold
 from lehr.deploy.fold import Function
 from lehr.deploy.freeze_errors import FreezeError
-from lehr.deploy.integer_net import IntegerNet
-from lehr.deploy.operations import Affine, Clip, Conv, Operation, Table, Value, Weights
-from lehr.deploy.trace import LAYERS, Graph, shape3, table
+from lehr.deploy.integer_net import InputType, IntegerNet, Output, input_value
+from lehr.deploy.operations import Affine, Clip, Conv, Floats, Operation, Table, Value, Weights, as_shape
+from lehr.deploy.trace import LAYERS, Graph, table
 from lehr.layers import Conv1d, Conv2d
 from lehr.layers import Linear as QuantizedLinear
 
@@ -135,7 +135,7 @@ class Call:
                 str(error).removeprefix(f"{operation.name}: "),
                 "use fewer bits for weights or activations",
             ) from error
-        if shape3(self.shape) != value.shape:
+        if as_shape(self.shape[1:]) != value.shape:
             raise self.error(
                 "rounded up size",
                 f"torch gives shape {tuple(self.shape[1:])} for an image where windows give {value.shape}",
@@ -245,13 +245,16 @@ class Walk:
         """Walk, and put the operations together."""
         for error in self.refusals():  # before anything that only stands in an unlucky place
             raise error
+        outputs: tuple[Output, ...] = ()
         for node in self.graph.nodes:
             if node.op == "output":
-                self._output(node)
+                outputs = self._outputs(node)
             elif node in self._reached and node not in self._traced:
                 inputs = tuple(self._tabulated(source, node) for source in self.sources(node))
                 self._traced[node] = self._converter(node)(Call(self, node, self.graph.module(node), inputs))
-        return IntegerNet(shape3(self.example.shape), tuple(self._read()), classes, (*rounded, *self.rounded))
+        operations = self._read({output.value for output in outputs})
+        notes = (*rounded, *self.rounded)
+        return IntegerNet(tuple(self.example.shape[1:]), operations, classes, notes, self._dtype, outputs)
 
     def sources(self, node: fx.Node) -> list[fx.Node]:
         """The arguments of a node that depend on the network's input."""
@@ -286,19 +289,23 @@ class Walk:
                 self._reached.add(node)
 
     def _find_pixels(self) -> None:
-        """Find what is a function of each pixel alone, so that it becomes the table."""
+        """Find what is a function of each pixel alone, so that it becomes the table; floats go in as they are."""
         for node in self.graph.nodes:
+            if node.op == "placeholder" and self.example.is_floating_point():
+                self._traced[node] = self._floats_in()
+                continue
             if node.op == "placeholder":
                 self._traced[node] = _Pixels()
             sources = self.sources(node)
             if len(sources) != 1 or sources[0] not in self._traced or node not in self._reached:
                 continue
             source, result = self._traced[sources[0]], self.graph.result(node)
-            assert isinstance(source, _Pixels)
+            if isinstance(source, Traced):
+                continue
             keeps_shape = isinstance(result, Tensor) and result.shape == self.example.shape
             if keeps_shape and node.op != "output" and not isinstance(self.graph.module(node), LAYERS):
                 pixels = _Pixels((*source.functions, self.graph.function(node, sources[0])))
-                if table(pixels, self.example.shape) is not None:
+                if table(pixels, self.example) is not None:
                     self._traced[node] = pixels
 
     def refusals(self) -> list[FreezeError]:
@@ -361,15 +368,19 @@ class Walk:
         told = module.not_integer if isinstance(module, QuantizedLinear | Conv1d | Conv2d) else None
         return self.graph.error(node, "a forward of its own", *(told or own))
 
-    def _read(self) -> list[Operation]:
-        """The operations without those of which only a shape was read."""
-        read: set[str] = {self.operations[-1].name}
+    @property
+    def _dtype(self) -> InputType:
+        return str(self.example.dtype).removeprefix("torch.")  # pyright: ignore[reportReturnType]
+
+    def _read(self, outputs: set[str]) -> tuple[Operation, ...]:
+        """The operations that the outputs need; the others are those of which only a shape was read."""
+        read = set(outputs)
         kept = []
         for operation in reversed(self.operations):
             if operation.name in read:
                 read.update(operation.sources)
                 kept.append(operation)
-        return kept[::-1]
+        return tuple(kept[::-1])
 
     def _applied(self, x: Traced, last_name: str) -> Traced:
         name, channels = x.name, self.values[x.name].shape[0]
@@ -412,29 +423,49 @@ class Walk:
                 "the network uses its pixels in two ways",
                 "let one module prepare them for all",
             )
-        pixels = table(x, self.example.shape)
+        pixels = table(x, self.example)
         assert pixels is not None
         found = fold.common_unit(pixels.numpy(), limit=2**15 - 1, tolerance=_TABLE_TOLERANCE)
         unit, entries = (1.0, pixels.numpy()) if found is None else found
-        operation = Table("pixels", entries)
-        self.operations.append(operation)
-        self.values["pixels"] = operation.infer(Value(shape3(self.example.shape), "integer", 0, 255))
+        one_for_all = bool((entries == entries[:1]).all())
+        name = "pixels" if self._dtype == "uint8" else "input"
+        self._begin(Table(name, entries[:1] if one_for_all else entries))
         scale = torch.full((len(pixels),), unit, dtype=torch.float64)
         equal = np.array_equal((entries * unit).astype(np.float32), pixels.numpy())
         rounded = "" if equal else f"pixels that are multiples of {unit:g} but for rounding"
         functions = fold.scaled(scale, torch.zeros_like(scale))
-        self._tables[x] = Traced("pixels", self.example.ndim, functions, rounded)
+        self._tables[x] = Traced(name, self.example.ndim, functions, rounded)
         return self._tables[x]
 
-    def _output(self, node: fx.Node) -> None:
-        result = node.args[0]
-        if not isinstance(result, fx.Node) or result not in self._traced:
-            raise FreezeError(
-                "not one output",
-                f"{type(self.graph.model).__name__} must give one tensor, computed from its input: return the logits "
-                "alone",
-            )
-        self.as_float(self._tabulated(result, result), last_name=self.free_name("logits"))
+    def _floats_in(self) -> Traced:
+        """Floats as the first value."""
+        if "input" not in self.values:
+            self._begin(Floats("input"))
+        return Traced("input", self.example.ndim)
+
+    def _begin(self, operation: Operation) -> None:
+        self.operations.append(operation)
+        self.values[operation.name] = operation.infer(input_value(self.example.shape[1:], self._dtype))
+
+    def _outputs(self, node: fx.Node) -> tuple[Output, ...]:
+        """The outputs: one is called logits, those of a dictionary by their keys, others by their number."""
+        given = node.args[0]
+        named: dict[str, Any] = {"logits": given}
+        if isinstance(given, Mapping):
+            named = {str(name): result for name, result in given.items()}
+        elif isinstance(given, Sequence):
+            named = {f"output{number}": result for number, result in enumerate(given)}
+        outputs = []
+        for name, result in named.items():
+            if not isinstance(result, fx.Node) or result not in self._traced:
+                raise FreezeError(
+                    "output that is no tensor",
+                    f"{type(self.graph.model).__name__} must give a tensor computed from its input, or several in a "
+                    f"tuple or a dictionary, and its {name if len(named) > 1 else 'output'} is none",
+                )
+            value = self.as_float(self._tabulated(result, result), last_name=self.free_name(name))
+            outputs.append(Output(name, value.name, tuple(self.graph.shape(result)[1:])))
+        return tuple(outputs)
 
 
 def kind_of(module: nn.Module, converters: Mapping[Any, Converter]) -> type[nn.Module] | None:

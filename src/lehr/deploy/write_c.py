@@ -23,7 +23,8 @@ import numpy as np
 import torch
 
 from lehr.deploy.build import RUNTIME, sources
-from lehr.deploy.integer_net import IntegerNet, check_images
+from lehr.deploy.integer_net import IntegerNet, check_batch, random_batch
+from lehr.deploy.operations import Round
 from lehr.deploy.plan import Plan, plan
 from lehr.deploy.structs import FIELDS, INSTRUCTION_SETS, Areas, Layer, Tables
 from lehr.printable import printable
@@ -44,8 +45,11 @@ _PLAIN_IN_STRINGS = _PLAIN | frozenset("/*!$%&'+;<=>@[]^`{|}~")
 def to_c(net: IntegerNet, directory: str | Path, *, images: np.ndarray | torch.Tensor | None = None) -> None:
     """Write `net` as C into `directory`; the test vector takes `images`, or else 4 random ones."""
     if images is None:
-        images = np.random.default_rng(0).integers(0, 256, (4, *net.input_shape), dtype=np.uint8)
-    check_images(images, net.input_shape)
+        images = random_batch(net, 4)
+    check_batch(images, net.input_shape, net.input_dtype)
+    if len(net.outputs) > 1:
+        names = ", ".join(output.name for output in net.outputs)
+        raise ValueError(f"C gives one output, and this network has {names}: freeze a network for each")
     images = np.asarray(images)
     if not len(images):
         raise ValueError("images: the test vector needs at least one, got none")
@@ -68,7 +72,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 def _header(net: IntegerNet, planned: Plan) -> Iterator[str]:
-    channels, rows, columns = net.input_shape
+    channels, rows, columns = net.input.shape
     yield "/* Written by lehr.deploy.to_c. */"
     yield "#ifndef MODEL_H"
     yield "#define MODEL_H"
@@ -78,7 +82,16 @@ def _header(net: IntegerNet, planned: Plan) -> Iterator[str]:
     yield f"#define MODEL_CHANNELS {channels}"
     yield f"#define MODEL_ROWS {rows}"
     yield f"#define MODEL_COLUMNS {columns}"
-    yield f"#define MODEL_OUTPUTS {planned.outputs}"
+    yield f"#define MODEL_OUTPUTS {planned.results[0].outputs}"
+    yield f"#define MODEL_INPUTS {net.input.size}"
+    yield ""
+    yield f"typedef {_C_TYPES[net.input_dtype]} model_input; /* (channel, row, column), MODEL_INPUTS of them */"
+    for operation in net.operations:
+        if isinstance(operation, Round):
+            yield "/* It is rounded to floor((input - mean) * factor + 0.5), per channel"
+            for mean, factor in zip(*np.broadcast_arrays(operation.mean, operation.factor), strict=True):
+                yield f" *     mean {mean:.9g}, factor {factor:.9g}"
+            yield f" * within -{operation.limit} to {operation.limit}. */"
     yield ""
     yield "/* Bytes of memory a run needs. */"
     yield "#if defined(LEHR_HAVE_AVX512)"
@@ -121,14 +134,18 @@ def _model(net: IntegerNet, planned: Plan) -> Iterator[str]:
     yield "const lehr_net model = {"
     yield "    .layers = layers,"
     yield f"    .count = {len(planned.layers)},"
-    for name in ("image_bytes", "value_bytes", "outputs", "scores", "logits"):
-        yield f"    .{name} = {getattr(planned, name)},"
-    types = {"scores_type": planned.scores_type, "logits_type": planned.logits_type}
+    (result,) = planned.results
+    yield f"    .image_bytes = {planned.image_bytes},"
+    yield f"    .value_bytes = {planned.value_bytes},"
+    for name in ("outputs", "scores", "logits"):
+        yield f"    .{name} = {getattr(result, name)},"
+    types = {"scores_type": result.scores_type, "logits_type": result.logits_type}
     yield from (f"    {line}," for line in _initialisers({**types, "memory": planned.memory}))
     yield "};"
     yield ""
     yield "const char *const model_classes[MODEL_OUTPUTS] = {"
-    for name in net.classes or map(str, range(planned.outputs)):
+    numbers = tuple(map(str, range(result.outputs)))
+    for name in net.classes if len(net.classes) == len(numbers) else numbers:
         yield f"    {_string(name)},"
     yield "};"
 
@@ -215,9 +232,10 @@ def _test_vector(net: IntegerNet, images: np.ndarray) -> Iterator[str]:
     yield f"#define TEST_IMAGES {count}"
     for name, array, width in (
         ("test_images", images.reshape(count, -1), pixels),
-        ("test_scores", (net.scores(images) if integer else np.zeros((1, 1))).astype(np.int32), outputs),
-        ("test_logits", (net.run(images) if not integer else np.zeros((1, 1))).astype(np.float32), outputs),
+        ("test_scores", (net.scores(images) if integer else np.zeros(1)).astype(np.int32), outputs),
+        ("test_logits", (net.run(images) if not integer else np.zeros(1)).astype(np.float32), outputs),
     ):
+        array = array.reshape(len(array), -1)
         yield ""
         yield f"static const {_C_TYPES[array.dtype.name]} {name}[{len(array)}][{width}] = {{"
         for row in array:
@@ -230,7 +248,7 @@ def _test_vector(net: IntegerNet, images: np.ndarray) -> Iterator[str]:
 
 
 def _readme(net: IntegerNet, planned: Plan, images: int) -> Iterator[str]:
-    channels, rows, columns = net.input_shape
+    channels, rows, columns = net.input.shape
     constants = sum(
         getattr(layer, name).nbytes
         for layer in planned.layers
@@ -239,7 +257,7 @@ def _readme(net: IntegerNet, planned: Plan, images: int) -> Iterator[str]:
     )
     yield f"""# A network as C
 
-Image: {channels} x {rows} x {columns} uint8 (channel, row, column). Outputs: {planned.outputs}.
+Input: {channels} x {rows} x {columns} {net.input_dtype} (channel, row, column). Outputs: {planned.results[0].outputs}.
 
 | | bytes |
 |---|---|

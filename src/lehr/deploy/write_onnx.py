@@ -1,11 +1,14 @@
 """Integer networks as ONNX files: `to_onnx` in standard operators, `to_qonnx` in the dialect of the qonnx package.
 
-Both take uint8 pixels and give the float32 `logits` and the int32 `scores` they come from. Between them integers ride
-in float32, which holds them exactly up to 2^24; a network whose sums could go beyond is refused, so the scores equal
-those of `IntegerNet.run` bit for bit in any runtime that computes float32 convolutions by multiplying and adding.
+Both take uint8 `pixels`, or an int8 or float32 `input`, and give the float32 `logits` and the int32 `scores` they come
+from; of several outputs each under its name, and its integers under name.scores. Shapes are those torch gives. Between
+them integers ride in float32, which holds them exactly up to 2^24; a network whose sums could go beyond is refused, so
+the scores equal those of `IntegerNet.run` bit for bit in any runtime that computes float32 convolutions by multiplying
+and adding.
 
     operation      to_onnx                                           to_qonnx
     Table          Gather at pixel + 256 * channel                   the same
+    Round          Sub, Mul, Add, Floor, Where, Min                  the same
     Conv, Linear   INT2, INT4 or INT8 weights, DequantizeLinear      float weights, Quant
     Threshold      GreaterOrEqual and Where, or a binary search      MultiThreshold
     SumPool        a convolution with ones                           the same
@@ -50,9 +53,11 @@ from lehr.deploy.operations import (
     Clip,
     Conv,
     Flatten,
+    Floats,
     Linear,
     MaxPool,
     Operation,
+    Round,
     SumPool,
     Table,
     Threshold,
@@ -60,6 +65,7 @@ from lehr.deploy.operations import (
 )
 
 _EXACT = 2**24  # float32 holds every integer up to here, thresholds one past the largest sum too
+_INPUT_TYPES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "float32": TensorProto.FLOAT}
 _MOST_CUTS = 2**26  # thresholds of one QONNX node
 _COMPARED = 4  # up to this many thresholds, comparing with each takes fewer passes than a binary search
 
@@ -94,6 +100,8 @@ class Writer(ABC):
         self.initializers: list[onnx.TensorProto] = []
         self.names: set[str] = set()
         self.numbers: dict[str, int] = {}  # the last number that made a name free
+        self.input = "pixels" if net.input_dtype == "uint8" else "input"
+        self.reserved = {"logits", "scores"}.union(*({x.name, f"{x.name}.scores"} for x in net.outputs))
         self.tensors: dict[str, tuple[str, tuple[int, ...]]] = {}  # of a value: its tensor, and its shape for an image
 
     @abstractmethod
@@ -106,12 +114,13 @@ class Writer(ABC):
 
     def model(self) -> onnx.ModelProto:
         """The whole file."""
-        pixels = helper.make_tensor_value_info("pixels", TensorProto.UINT8, [self.batch, *self.net.input_shape])
-        self.names.add("pixels")
+        shape = [self.batch, *self.net.input_shape]
+        given = helper.make_tensor_value_info(self.input, _INPUT_TYPES[self.net.input_dtype], shape)
+        self.names.add(self.input)
         for operation in self.net.operations:
             self.tensors[operation.name] = self._operation(operation)
         graph = helper.make_graph(
-            self.nodes, "lehr", [pixels], self._outputs(), self.initializers, value_info=self.infos
+            self.nodes, "lehr", [given], self._outputs(), self.initializers, value_info=self.infos
         )
         imports = [helper.make_opsetid(domain, version) for domain, version in self.opsets]
         model = helper.make_model(graph, opset_imports=imports, ir_version=self.ir_version, producer_name="lehr")
@@ -124,10 +133,16 @@ class Writer(ABC):
         value, name = self.net.values[operation.name], operation.name
         sources = [self.tensors[source] for source in operation.sources]
         shape: tuple[int, ...] = value.shape
-        if isinstance(operation, Table):
-            return self._table(operation, shape), shape
+        if not sources:
+            sources = [self._input()]
         source, source_shape = sources[0]
         match operation:
+            case Table():
+                return self._table(operation, source, source_shape), source_shape
+            case Floats():
+                return source, source_shape
+            case Round():
+                return self._round(operation, source, source_shape), source_shape
             case Conv():
                 source = self._shaped(source, source_shape, self.net.values[operation.source].shape)
                 attributes = {"group": operation.groups, "dilations": operation.dilation}
@@ -189,11 +204,27 @@ class Writer(ABC):
             return self.node("Flatten", [tensor], wanted, axis=1)
         return self.node("Unsqueeze", [tensor, self.constant(np.array([2, 3]))], wanted)
 
-    def _table(self, operation: Table, shape: tuple[int, ...]) -> str:
-        pixels = self.node("Cast", ["pixels"], shape, TensorProto.INT32, to=TensorProto.INT32)
-        if len(operation.table) > 1:
-            offsets = self.per_channel(np.arange(len(operation.table), dtype=np.int32) * 256, shape)
-            pixels = self.node("Add", [pixels, offsets], shape, TensorProto.INT32)
+    def _input(self) -> tuple[str, tuple[int, ...]]:
+        """The input, flat or with rows and columns."""
+        shape = self.net.input_shape
+        if len(shape) != 2:
+            return self.input, shape
+        wanted, dtype = self.net.input.shape, _INPUT_TYPES[self.net.input_dtype]
+        return self.node("Unsqueeze", [self.input, self.constant(np.array([2]))], wanted, dtype), wanted
+
+    def _round(self, operation: Round, source: str, shape: tuple[int, ...]) -> str:
+        mean, factor = (self.per_channel(x, shape) for x in (operation.mean, operation.factor))
+        half, low, high = (self.constant(np.array(x, np.float32)) for x in (0.5, -operation.limit, operation.limit))
+        scaled = self.node("Mul", [self.node("Sub", [source, mean], shape), factor], shape)
+        nearest = self.node("Floor", [self.node("Add", [scaled, half], shape)], shape)
+        reached = self.node("GreaterOrEqual", [nearest, low], shape, TensorProto.BOOL)  # which NaN does not
+        return self.node("Min", [self.node("Where", [reached, nearest, low], shape), high], shape, name=operation.name)
+
+    def _table(self, operation: Table, source: str, shape: tuple[int, ...]) -> str:
+        pixels = self.node("Cast", [source], shape, TensorProto.INT32, to=TensorProto.INT32)
+        offsets = np.arange(len(operation.table), dtype=np.int32) * 256 - self.net.input.low
+        if offsets.any():
+            pixels = self.node("Add", [pixels, self.per_channel(offsets, shape)], shape, TensorProto.INT32)
         table = self.constant(operation.table.reshape(-1).astype(np.float32))
         return self.node("Gather", [table, pixels], shape, name=operation.name)
 
@@ -203,17 +234,24 @@ class Writer(ABC):
         return self.constant(weight.values if isinstance(weight, Weights) else weight)
 
     def _outputs(self) -> list[onnx.ValueInfoProto]:
-        """Logits, and scores if they are integers: (image, class)."""
+        """Every output, and its scores if they are integers."""
         outputs = []
-        last = self.net.operations[-1].name
-        for output, name, kind in (("logits", last, "float"), ("scores", self.net.score_name, "integer")):
-            value = self.net.values[name]
-            if value.kind == kind:
-                dtype = TensorProto.FLOAT if kind == "float" else TensorProto.INT32
-                tensor = self._shaped(*self.tensors[name], (value.size,))
-                self.nodes.append(helper.make_node("Cast", [tensor], [output], to=int(dtype)))  # pyright: ignore[reportArgumentType]
-                outputs.append(helper.make_tensor_value_info(output, dtype, [self.batch, value.size]))
+        for output in self.net.outputs:
+            scores = "scores" if len(self.net.outputs) == 1 else f"{output.name}.scores"
+            values = ((output.name, output.value, "float"), (scores, self.net.score_of(output), "integer"))
+            for name, value, kind in values:
+                if self.net.values[value].kind == kind:
+                    outputs.append(self._output(name, value, output.shape))
         return outputs
+
+    def _output(self, name: str, value: str, shape: tuple[int, ...]) -> onnx.ValueInfoProto:
+        dtype = TensorProto.FLOAT if self.net.values[value].kind == "float" else TensorProto.INT32
+        tensor, had = self.tensors[value]
+        if had != shape:
+            wanted = self.constant(np.array([self.batch if isinstance(self.batch, int) else -1, *shape]))
+            tensor = self.node("Reshape", [tensor, wanted], shape)
+        self.nodes.append(helper.make_node("Cast", [tensor], [name], to=int(dtype)))  # pyright: ignore[reportArgumentType]
+        return helper.make_tensor_value_info(name, dtype, [self.batch, *shape])
 
     def node(
         self,
@@ -245,7 +283,7 @@ class Writer(ABC):
     def free(self, name: str) -> str:
         """A name nothing has yet."""
         free, number = name, self.numbers.get(name, 1)
-        while free in self.names or free in ("logits", "scores"):
+        while free in self.names or free in self.reserved:
             number += 1
             free = f"{name}#{number}"
         self.numbers[name] = number

@@ -5,6 +5,17 @@ from lehr.models.input import Input
 from lehr.models.mlp import MLP
 from lehr.models.mobilenet_v2 import MobileNetV2
 from lehr.models.protocol import AnnealedInGroups, QuantizedInPart, quantized_part
+from lehr.models.signal_input import SignalInput
 from lehr.models.vgg import VGG
 
-__all__ = ["MLP", "VGG", "AlexNet", "AnnealedInGroups", "Input", "MobileNetV2", "QuantizedInPart", "quantized_part"]
+__all__ = [
+    "MLP",
+    "VGG",
+    "AlexNet",
+    "AnnealedInGroups",
+    "Input",
+    "MobileNetV2",
+    "QuantizedInPart",
+    "SignalInput",
+    "quantized_part",
+]

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from lehr.models.signal_input import SignalInput
 from lehr.multistep import MultiStep
 
 
@@ -60,6 +61,20 @@ class Input(nn.Module):
         self.register_buffer("scale", torch.tensor(scale))
         # The start of each channel's row in the flattened table.
         self.register_buffer("offsets", 256 * torch.arange(len(mean))[:, None, None], persistent=False)
+
+    @staticmethod
+    def of(data: Tensor, bits: int = 8) -> Input | SignalInput:
+        """The input module for data like these: for pixels (uint8) this one, for float32 and int8 a `SignalInput`.
+
+        Args:
+            data: Examples to train with, (example, channel, ...); their statistics normalise the input.
+            bits: 2 to 8.
+        """
+        if data.dtype != torch.uint8:
+            return SignalInput.fitted(data, bits)
+        columns = data.transpose(0, 1).flatten(1).double() / 255
+        std = columns.std(1, correction=0).clamp(min=1 / 255)  # a channel that never changes is not divided by 0
+        return Input(columns.mean(1).tolist(), std.tolist(), bits)
 
     def forward(
         self,

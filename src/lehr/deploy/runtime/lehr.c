@@ -44,17 +44,17 @@ static uint8_t *aligned(const void *memory)
     return (uint8_t *)(((uintptr_t)memory + 63) / 64 * 64);
 }
 
-void lehr_run(const lehr_net *net, const uint8_t *image, void *memory, int instruction_set)
+void lehr_run(const lehr_net *net, const void *image, void *memory, int instruction_set)
 {
     uint8_t *values = aligned(memory), *scratch = values + net->value_bytes;
     LEHR_ASSERT(net->memory[instruction_set] > 0 && net->value_bytes % 64 == 0);
     for (int32_t i = 0; i < net->count; i++) {
         const lehr_layer *layer = &net->layers[i];
         const int32_t built_for = layer->built_for[instruction_set];
-        const void *source = layer->operation == LEHR_TABLE ? image : values + layer->source;
+        const void *source = layer->source == LEHR_IMAGE ? image : values + layer->source;
         LEHR_ASSERT(net->value_bytes + layer->scratch[built_for] + 63 < net->memory[instruction_set]);
         if (layer->routine == LEHR_NAIVE) {
-            lehr_naive(layer, source, values + layer->second, values + layer->target);
+            lehr_naive(layer, source, layer->second == LEHR_IMAGE ? NULL : values + layer->second, values + layer->target);
         } else {
             LEHR_ASSERT(routines[built_for] != NULL && routines[built_for][layer->routine] != NULL);
             routines[built_for][layer->routine](layer, source, values + layer->target, scratch);
@@ -81,11 +81,11 @@ int32_t lehr_class(const lehr_net *net, const void *memory)
     return best;
 }
 
-void lehr_run_batch(const lehr_net *net, const uint8_t *images, size_t count, void *memory, int instruction_set,
+void lehr_run_batch(const lehr_net *net, const void *images, size_t count, void *memory, int instruction_set,
                     int32_t *scores, float *logits)
 {
     for (size_t i = 0; i < count; i++) {
-        lehr_run(net, images + i * net->image_bytes, memory, instruction_set);
+        lehr_run(net, (const uint8_t *)images + i * net->image_bytes, memory, instruction_set);
         for (int32_t out = 0; out < net->outputs; out++) {
             if (scores != NULL)
                 scores[i * (size_t)net->outputs + (size_t)out] = lehr_score(net, memory, out);

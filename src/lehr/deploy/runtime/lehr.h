@@ -3,7 +3,7 @@
  * A network is constant data: an array of layers, each with its shapes and tables. Values live in one block of memory
  * that the caller gives (lehr_memory says how large); nothing is allocated, and one block serves one thread.
  *
- *     lehr_run(&net, image, memory, lehr_best_instruction_set());   image: uint8, (channel, row, column)
+ *     lehr_run(&net, image, memory, lehr_best_instruction_set());   image: (channel, row, column)
  *
  * Values are planar, (channel, row, column), without padding. reference.c defines every operation in plain loops; the
  * other files hold faster routines with the same results bit for bit. docs/kernels.md of lehr derives them.
@@ -24,7 +24,7 @@
 #endif
 
 enum lehr_operation {
-    LEHR_TABLE,     /* target = weights[channel][pixel] */
+    LEHR_TABLE,     /* target = weights[channel][pixel]; with one group, one row for all channels; int8 as uint8 */
     LEHR_CONV,      /* sums, then a maximum over pool_rows x pool_columns, then thresholds if there are any */
     LEHR_LINEAR,    /* sums over all channels, then thresholds if there are any */
     LEHR_MAX_POOL,  /* windows of kernel_rows x kernel_columns; padding never wins */
@@ -32,8 +32,12 @@ enum lehr_operation {
     LEHR_THRESHOLD, /* levels[number of k with direction * source >= thresholds[k]] */
     LEHR_ADD,       /* source + second */
     LEHR_AFFINE,    /* scale * source + shift, in float */
-    LEHR_CLIP       /* min(max(source, low), high), in float */
+    LEHR_CLIP,      /* min(max(source, low), high), in float */
+    LEHR_COPY,      /* source, float */
+    LEHR_ROUND      /* floor((source - shift) * scale + 0.5) within -high..high; NaN gives -high */
 };
+
+#define LEHR_IMAGE UINT32_MAX /* the source of a layer that reads the network's input */
 
 enum lehr_type { LEHR_INT8, LEHR_INT16, LEHR_INT32, LEHR_FLOAT };
 
@@ -98,7 +102,7 @@ typedef struct lehr_tiles {
 typedef struct lehr_layer {
     int32_t operation, routine;
     int32_t source_type, second_type, target_type;
-    uint32_t source, second, target;             /* offsets in memory, in bytes */
+    uint32_t source, second, target;             /* offsets in memory, in bytes; or LEHR_IMAGE */
     int32_t channels, rows, columns;             /* shape of the source */
     int32_t out_channels, out_rows, out_columns; /* shape of the sums, before pooling */
     int32_t kernel_rows, kernel_columns, stride_rows, stride_columns;
@@ -135,15 +139,15 @@ int lehr_best_instruction_set(void);
 /* Bytes of memory a run needs; 0 if the network is laid out for other instruction sets. */
 size_t lehr_memory(const lehr_net *net, int instruction_set);
 
-/* Run one image. Afterwards lehr_score and lehr_logit tell its results. */
-void lehr_run(const lehr_net *net, const uint8_t *image, void *memory, int instruction_set);
+/* Run one image: uint8, int8 or float, as the network takes it. Afterwards lehr_score and lehr_logit tell its results. */
+void lehr_run(const lehr_net *net, const void *image, void *memory, int instruction_set);
 
 int32_t lehr_score(const lehr_net *net, const void *memory, int32_t index);
 float lehr_logit(const lehr_net *net, const void *memory, int32_t index);
 int32_t lehr_class(const lehr_net *net, const void *memory); /* the first of the largest logits */
 
 /* Run `count` images; either result, (image, output), may be NULL. */
-void lehr_run_batch(const lehr_net *net, const uint8_t *images, size_t count, void *memory, int instruction_set,
+void lehr_run_batch(const lehr_net *net, const void *images, size_t count, void *memory, int instruction_set,
                     int32_t *scores, float *logits);
 
 /* ---- inside the runtime ---- */

@@ -6,6 +6,7 @@
 #include "lehr.h"
 #include "values.h"
 #include <math.h>
+#include <string.h>
 
 static inline size_t place(int32_t channel, int32_t row, int32_t column, int32_t rows, int32_t columns)
 {
@@ -30,26 +31,26 @@ static inline void store_number(int32_t type, void *target, size_t at, double va
         lehr_store(type, target, at, (int32_t)value);
 }
 
-/* target[channel][pixel] = table[channel][the pixel's value] */
+/* target[channel][pixel] = table[channel][the pixel's value]; with one group, the first row for all channels */
 static void naive_table(const lehr_layer *layer, const uint8_t *image, void *target)
 {
     const size_t pixels = (size_t)layer->rows * (size_t)layer->columns, channels = (size_t)layer->channels;
-    const size_t apart = layer->target_interleaved ? channels : 1;
+    const size_t apart = layer->target_interleaved ? channels : 1, row = layer->groups == 1 ? 0 : 256;
     for (size_t c = 0; c < channels; c++, image += pixels)
         switch (layer->target_type) {
         case LEHR_INT8: {
             int8_t *to = (int8_t *)target + (layer->target_interleaved ? c : c * pixels);
             for (size_t i = 0; i < pixels; i++)
-                to[i * apart] = ((const int8_t *)layer->weights)[c * 256 + image[i]];
+                to[i * apart] = ((const int8_t *)layer->weights)[c * row + image[i]];
             break;
         }
         case LEHR_INT16:
             for (size_t i = 0; i < pixels; i++)
-                ((int16_t *)target)[c * pixels + i] = ((const int16_t *)layer->weights)[c * 256 + image[i]];
+                ((int16_t *)target)[c * pixels + i] = ((const int16_t *)layer->weights)[c * row + image[i]];
             break;
         default:
             for (size_t i = 0; i < pixels; i++)
-                ((float *)target)[c * pixels + i] = ((const float *)layer->weights)[c * 256 + image[i]];
+                ((float *)target)[c * pixels + i] = ((const float *)layer->weights)[c * row + image[i]];
             break;
         }
 }
@@ -160,6 +161,26 @@ static void naive_affine(const lehr_layer *layer, const void *source, float *tar
         }
 }
 
+/* Compared before it is converted, for no float beyond int32 may be. */
+static void naive_round(const lehr_layer *layer, const float *source, void *target)
+{
+    const size_t pixels = (size_t)layer->rows * (size_t)layer->columns;
+    for (int32_t c = 0; c < layer->channels; c++) {
+        const float mean = layer->shift[layer->groups == 1 ? 0 : c], factor = layer->scale[layer->groups == 1 ? 0 : c];
+        for (size_t i = (size_t)c * pixels; i < (size_t)(c + 1) * pixels; i++) {
+            const float centred = source[i] - mean, scaled = centred * factor, raised = scaled + 0.5f;
+            int32_t nearest = -(int32_t)layer->high;
+            if (raised >= layer->high + 1)
+                nearest = (int32_t)layer->high;
+            else if (raised >= -layer->high) {
+                nearest = (int32_t)raised;
+                nearest -= (float)nearest > raised;
+            }
+            lehr_store(layer->target_type, target, i, nearest);
+        }
+    }
+}
+
 static void naive_clip(const lehr_layer *layer, const float *source, float *target)
 {
     const size_t n = size_of_source(layer);
@@ -182,5 +203,7 @@ void lehr_naive(const lehr_layer *layer, const void *source, const void *second,
     case LEHR_ADD: naive_add(layer, source, second, target); break;
     case LEHR_AFFINE: naive_affine(layer, source, target); break;
     case LEHR_CLIP: naive_clip(layer, source, target); break;
+    case LEHR_COPY: memcpy(target, source, size_of_source(layer) * sizeof(float)); break;
+    case LEHR_ROUND: naive_round(layer, source, target); break;
     }
 }

@@ -1,10 +1,10 @@
-/* Classify raw images from standard input: uint8, (channel, row, column), one after the other.
+/* Classify raw images from standard input: model_input, (channel, row, column), one after the other.
  * Prints a line for each: its class and, in the order of the classes, the scores (or, without integer scores, logits). */
 #include "model.h"
 #include <stdio.h>
 
 static uint64_t memory[(MODEL_MEMORY + 7) / 8];
-static uint8_t image[MODEL_CHANNELS * MODEL_ROWS * MODEL_COLUMNS];
+static model_input image[MODEL_INPUTS];
 
 int main(void)
 {
