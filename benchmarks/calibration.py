@@ -1,6 +1,6 @@
 """What a trained network loses when it is quantized and calibrated, without training: 8/8 and 4/4 bits.
 
-    python benchmarks/calibration.py [--data fashion-mnist] [--epochs 5] [--images N] [--seed 0]
+    python benchmarks/calibration.py [--network CNN|ResNet] [--epochs 5] [--images N] [--seed 0]
 
 A small CNN and a functional ResNet, with and without BatchNorm, are trained in float; then `quantize_` gives weights
 and activations so many bits, with a scale per output channel for the weights and power-of-two scales, fitted to 512
@@ -54,6 +54,7 @@ def main() -> int:
     """Train, quantize, measure and compare with the goals."""
     parser = argparse.ArgumentParser(description="what calibration without training loses")
     parser.add_argument("--data", default="fashion-mnist")
+    parser.add_argument("--network", choices=["CNN", "ResNet"], help="both unless given")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--images", type=int, help="train with so many images alone")
     parser.add_argument("--seed", type=int, default=0)
@@ -64,6 +65,8 @@ def main() -> int:
     batches = train.images[:CALIBRATION].split(128)
     rows, missed = [], 0
     for name, make in (("CNN", plain_cnn), ("ResNet", FunctionalResNet)):
+        if arguments.network not in (None, name):
+            continue
         for norm in (True, False):
             torch.manual_seed(arguments.seed)
             model = trained(make(16, norm=norm, size=test.images.shape[-1]), train, arguments.epochs)
