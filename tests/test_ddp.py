@@ -113,7 +113,7 @@ def test_more_processes_of_torchrun_than_devices_are_refused(tmp_path: Path) -> 
     words = ("train", *RECIPE[:5], "--accelerator", "cpu", "--out", tmp_path / "run")
     process = Lehr(*words, output=tmp_path / "log", before=as_torchrun_starts_the_first_of_two)
     assert process.wait() == 2
-    assert "torchrun started 2 processes, but devices is 1 and num_nodes 1: give --devices" in process.output
+    assert "torchrun started 2 processes, but devices is 1 and num_nodes 1: set --devices" in process.output
     assert not (tmp_path / "run").exists()
 
 
