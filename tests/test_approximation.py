@@ -113,9 +113,8 @@ def test_on_bytes_it_freezes_and_runs_as_integers_and_in_c(dimension, n, side):
     network = net.on_bytes()
     assert torch.equal(network(points), expected)
     frozen = freeze(network.eval(), points[:1])
-    images = points[:, :, None, None]  # an integer network takes images: each point is one of 1 x 1 pixels
-    assert torch.equal(frozen.run(images), expected)
-    assert torch.equal(torch.as_tensor(compile(frozen).run(images.numpy())), expected)
+    assert torch.equal(frozen.run(points), expected)
+    assert torch.equal(torch.as_tensor(compile(frozen).run(points.numpy())), expected)
 
 
 def test_building_draws_no_random_numbers():

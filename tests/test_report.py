@@ -185,7 +185,7 @@ def test_other_data_in_their_place_leave_it_out_too(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(page, "_network_and_test_images", of_a_few)
     words = Tags(write_report(make_run(tmp_path / "run")).read_text()).words
-    assert "The confusion matrix is left out: of 12 samples" in words
+    assert "The confusion matrix is left out: validation must be in 0..11 for 12 samples" in words
 
 
 def test_absent_data_leave_out_the_confusion_with_a_sentence(tmp_path: Path):
