@@ -15,11 +15,12 @@ import frozen_networks as networks
 import lehr
 from frozen_networks import EXACT, INTEGERS, NETWORKS, Input, conv, hard, linear
 from lehr.deploy import FloatWarning, FreezeError, IntegerNet, fold, operations
+from lehr.deploy.conversion import Call
 from lehr.deploy.converters import CONVERTERS
 from lehr.deploy.fold import common_unit
 from lehr.deploy.freeze import freeze
+from lehr.deploy.growing import Traced
 from lehr.deploy.verify import is_tie
-from lehr.deploy.walk import Call, Traced
 
 
 def codes(model: nn.Module, images: Tensor) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@
 
 A key is a module class, which stands for its subclasses too unless they have a `forward` of their own, or a function:
 `torch.flatten`, `operator.add`; a method of tensors is `torch.Tensor.flatten`. A value is a function of a `Call`
-(walk.py). `freeze(model, images, converters={...})` adds to the table or replaces entries of it:
+(conversion.py). `freeze(model, images, converters={...})` adds to the table or replaces entries of it:
 
 >>> def swapped(call):
 ...     raise call.error("swapped", "it swaps dimensions", "leave them where they are")
@@ -32,11 +32,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lehr.deploy import fold
+from lehr.deploy.conversion import AsModule, Call, Converter, Refusal
 from lehr.deploy.fold import Function
+from lehr.deploy.growing import Traced
 from lehr.deploy.layer_converters import layer, quantizer
 from lehr.deploy.operations import Add, Flatten, Round, as_shape
 from lehr.deploy.pool_converters import average_pool, max_pool, mean
-from lehr.deploy.walk import AsModule, Call, Converter, Refusal, Traced
 from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Linear
 from lehr.models.signal_input import SignalInput
 
@@ -107,7 +108,7 @@ def affine(call: Call) -> Traced:
             "add them: integers have no product or difference of two values",
         )
     arguments = [*call.node.args, *call.node.kwargs.values()]
-    if sum(argument in call.walk.sources(call.node) for argument in arguments) > 1:
+    if sum(argument in call.sources for argument in arguments) > 1:
         raise call.error("value times itself", "it uses a value twice", "use a lehr.Quantizer for an activation")
     return _line(call, x)
 
@@ -115,7 +116,7 @@ def affine(call: Call) -> Traced:
 def divide(call: Call) -> Traced:
     """A division by one number for each channel."""
     divided = call.node.args[0] if call.node.args else None
-    if divided not in call.walk.sources(call.node) or call.argument(3, "rounding_mode") is not None:
+    if divided not in call.sources or call.argument(3, "rounding_mode") is not None:
         raise call.error(
             "not a plain division",
             "it divides by a value of the network, or rounds what it divides",
@@ -167,7 +168,7 @@ def reshape(call: Call) -> Traced:
     """Flatten all of an image, or let dimensions of one pixel come or go."""
     (x,), after = call.inputs, call.shape
     before = call.value(x).shape
-    if after[0] != len(call.walk.example) or math.prod(after[1:]) != math.prod(before):
+    if after[0] != len(call.graph.example) or math.prod(after[1:]) != math.prod(before):
         raise call.error(
             "images mixed", f"it mixes images: it gives shape {tuple(after)}", "flatten from dimension 1, x.flatten(1)"
         )

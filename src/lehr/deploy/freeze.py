@@ -38,11 +38,12 @@ import torch
 from torch import Tensor, nn
 
 from lehr.composed import Composed, taken_apart
+from lehr.deploy.conversion import Converter
 from lehr.deploy.converters import CONVERTERS
 from lehr.deploy.freeze_errors import FreezeError
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.trace import LAYERS, Graph
-from lehr.deploy.walk import Converter, Walk, kind_of
+from lehr.deploy.walk import Walk, kind_of
 from lehr.layers import Quantizer
 from lehr.noise import Dirac
 

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from lehr.deploy import fold
+from lehr.deploy.conversion import Call
 from lehr.deploy.fold import Function
 from lehr.deploy.freeze_errors import FloatWarning
+from lehr.deploy.growing import Traced
 from lehr.deploy.operations import Conv, Linear, Threshold, Weights
 from lehr.deploy.trace import pair
-from lehr.deploy.walk import Call, Traced
 from lehr.layers import AbstractQuantizer, Conv1d, Conv2d
 from lehr.layers import Linear as QuantizedLinear
 

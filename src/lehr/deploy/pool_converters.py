@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from lehr.deploy import fold
+from lehr.deploy.conversion import Call
+from lehr.deploy.growing import Traced
 from lehr.deploy.operations import MaxPool, Pair, SumPool, as_shape
 from lehr.deploy.trace import pair
-from lehr.deploy.walk import Call, Traced
 
 _ADAPTIVE_AVERAGES = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
 

@@ -37,7 +37,7 @@ class Graph:
     """
 
     def __init__(self, model: nn.Module, example: Tensor, is_whole: Callable[[nn.Module], bool]) -> None:
-        self.model = model
+        self.model, self.example = model, example
         self.modules = dict(model.named_modules())
         try:
             fronts = _fronts(model, example)
