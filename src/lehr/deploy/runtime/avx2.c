@@ -18,10 +18,10 @@ typedef uint16_t vector __attribute__((vector_size(32)));
 #define OPAQUE(x) __asm__("" : "+r"(x))
 #endif
 #define PREFETCH(x) __builtin_prefetch(x)
-#define TERNARY avx2_ternary
-#define WIDE avx2_wide
-#define BITS avx2_bits
-#define DIRECT avx2_direct
+#define TERNARY lehr_avx2_ternary
+#define WIDE lehr_avx2_wide
+#define BITS lehr_avx2_bits
+#define DIRECT lehr_avx2_direct
 #include "lanes.inc"
 #include "planes.inc"
 #include "tables.inc"
@@ -31,10 +31,10 @@ typedef uint16_t vector __attribute__((vector_size(32)));
 #include "direct.inc"
 
 lehr_routine_function *const lehr_avx2_routines[LEHR_ROUTINES] = {
-    [LEHR_DIRECT] = avx2_direct,
-    [LEHR_TERNARY] = avx2_ternary,
-    [LEHR_WIDE] = avx2_wide,
-    [LEHR_BITS] = avx2_bits,
+    [LEHR_DIRECT] = lehr_avx2_direct,
+    [LEHR_TERNARY] = lehr_avx2_ternary,
+    [LEHR_WIDE] = lehr_avx2_wide,
+    [LEHR_BITS] = lehr_avx2_bits,
 };
 
 #else

@@ -16,10 +16,10 @@ typedef uint16_t vector __attribute__((vector_size(64)));
 #define IN_ORDER __asm__ volatile("" ::: "memory")
 #define OPAQUE(x) __asm__("" : "+r"(x))
 #define PREFETCH(x) __builtin_prefetch(x)
-#define TERNARY avx512_ternary
-#define WIDE avx512_wide
-#define BITS avx512_bits
-#define DIRECT avx512_direct
+#define TERNARY lehr_avx512_ternary
+#define WIDE lehr_avx512_wide
+#define BITS lehr_avx512_bits
+#define DIRECT lehr_avx512_direct
 #include "lanes.inc"
 #include "planes.inc"
 #include "tables.inc"
@@ -29,10 +29,10 @@ typedef uint16_t vector __attribute__((vector_size(64)));
 #include "direct.inc"
 
 lehr_routine_function *const lehr_avx512_routines[LEHR_ROUTINES] = {
-    [LEHR_DIRECT] = avx512_direct,
-    [LEHR_TERNARY] = avx512_ternary,
-    [LEHR_WIDE] = avx512_wide,
-    [LEHR_BITS] = avx512_bits,
+    [LEHR_DIRECT] = lehr_avx512_direct,
+    [LEHR_TERNARY] = lehr_avx512_ternary,
+    [LEHR_WIDE] = lehr_avx512_wide,
+    [LEHR_BITS] = lehr_avx512_bits,
 };
 
 #else

@@ -54,7 +54,8 @@ void lehr_run(const lehr_net *net, const void *image, void *memory, int instruct
         const void *source = layer->source == LEHR_IMAGE ? image : values + layer->source;
         LEHR_ASSERT(net->value_bytes + layer->scratch[built_for] + 63 < net->memory[instruction_set]);
         if (layer->routine == LEHR_NAIVE) {
-            lehr_naive(layer, source, layer->second == LEHR_IMAGE ? NULL : values + layer->second, values + layer->target);
+            const void *second = layer->second == LEHR_IMAGE ? NULL : values + layer->second;
+            lehr_naive_operations[layer->operation](layer, source, second, values + layer->target);
         } else {
             LEHR_ASSERT(routines[built_for] != NULL && routines[built_for][layer->routine] != NULL);
             routines[built_for][layer->routine](layer, source, values + layer->target, scratch);

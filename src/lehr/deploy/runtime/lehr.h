@@ -34,7 +34,8 @@ enum lehr_operation {
     LEHR_AFFINE,    /* scale * source + shift, in float */
     LEHR_CLIP,      /* min(max(source, low), high), in float */
     LEHR_COPY,      /* source, float */
-    LEHR_ROUND      /* floor((source - shift) * scale + 0.5) within -high..high; NaN gives -high */
+    LEHR_ROUND,     /* floor((source - shift) * scale + 0.5) within -high..high; NaN gives -high */
+    LEHR_OPERATIONS
 };
 
 #define LEHR_IMAGE UINT32_MAX /* the source of a layer that reads the network's input */
@@ -155,8 +156,11 @@ void lehr_run_batch(const lehr_net *net, const void *images, size_t count, void 
 /* A routine computes one layer. `scratch` is aligned to 64 bytes. */
 typedef void lehr_routine_function(const lehr_layer *layer, const void *source, void *target, void *scratch);
 
-/* LEHR_NAIVE, for every operation; only LEHR_ADD reads `second`. */
-void lehr_naive(const lehr_layer *layer, const void *source, const void *second, void *target);
+/* LEHR_NAIVE: a function for each operation by itself. Only LEHR_ADD reads `second`. */
+typedef void lehr_operation_function(const lehr_layer *layer, const void *source, const void *second, void *target);
+extern lehr_operation_function *const lehr_naive_operations[LEHR_OPERATIONS];
+extern lehr_operation_function lehr_naive_table, lehr_naive_conv, lehr_naive_pool, lehr_naive_threshold, lehr_naive_add,
+    lehr_naive_affine, lehr_naive_clip, lehr_naive_copy, lehr_naive_round;
 
 /* The routines that each instruction set has of its own; NULL for others. */
 extern lehr_routine_function *const lehr_scalar_routines[LEHR_ROUTINES];

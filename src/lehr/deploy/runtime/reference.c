@@ -32,8 +32,10 @@ static inline void store_number(int32_t type, void *target, size_t at, double va
 }
 
 /* target[channel][pixel] = table[channel][the pixel's value]; with one group, the first row for all channels */
-static void naive_table(const lehr_layer *layer, const uint8_t *image, void *target)
+void lehr_naive_table(const lehr_layer *layer, const void *source, const void *second, void *target)
 {
+    (void)second;
+    const uint8_t *image = source;
     const size_t pixels = (size_t)layer->rows * (size_t)layer->columns, channels = (size_t)layer->channels;
     const size_t apart = layer->target_interleaved ? channels : 1, row = layer->groups == 1 ? 0 : 256;
     for (size_t c = 0; c < channels; c++, image += pixels)
@@ -57,8 +59,10 @@ static void naive_table(const lehr_layer *layer, const uint8_t *image, void *tar
 
 /* The sum of weight * source over the channels of a group and the places of the kernel; outside the source is zero.
  * A linear layer is the case of one row and one column. */
-static void naive_conv(const lehr_layer *layer, const void *source, void *target)
+void lehr_naive_conv(const lehr_layer *layer, const void *source, const void *second, void *target)
 {
+    (void)second;
+    LEHR_ASSERT(layer->pool_rows == 1 && layer->pool_columns == 1);
     const int32_t channels = layer->channels / layer->groups, outs = layer->out_channels / layer->groups;
     const int32_t weight_type = layer->source_type == LEHR_FLOAT ? LEHR_FLOAT : LEHR_INT8;
     for (int32_t out = 0; out < layer->out_channels; out++)
@@ -89,8 +93,9 @@ static inline int32_t least(int32_t a, int32_t b)
 }
 
 /* Maximum or sum of every window, of which only what lies inside the source is walked. */
-static void naive_pool(const lehr_layer *layer, const void *source, void *target)
+void lehr_naive_pool(const lehr_layer *layer, const void *source, const void *second, void *target)
 {
+    (void)second;
     const int is_float = layer->source_type == LEHR_FLOAT, is_sum = layer->operation == LEHR_SUM_POOL;
     size_t to = 0;
     for (int32_t c = 0; c < layer->channels; c++)
@@ -124,8 +129,9 @@ static void naive_pool(const lehr_layer *layer, const void *source, void *target
 }
 
 /* The level whose number is how many thresholds direction * source reaches; H(0) = 1, on a threshold is above it. */
-static void naive_threshold(const lehr_layer *layer, const void *source, void *target)
+void lehr_naive_threshold(const lehr_layer *layer, const void *source, const void *second, void *target)
 {
+    (void)second;
     const int32_t threshold_type = layer->source_type == LEHR_FLOAT ? LEHR_FLOAT : LEHR_INT32;
     for (int32_t c = 0; c < layer->channels; c++)
         for (int32_t y = 0; y < layer->rows; y++)
@@ -139,7 +145,7 @@ static void naive_threshold(const lehr_layer *layer, const void *source, void *t
             }
 }
 
-static void naive_add(const lehr_layer *layer, const void *source, const void *second, void *target)
+void lehr_naive_add(const lehr_layer *layer, const void *source, const void *second, void *target)
 {
     const size_t n = size_of_source(layer);
     for (size_t i = 0; i < n; i++)
@@ -151,24 +157,26 @@ static void naive_add(const lehr_layer *layer, const void *source, const void *s
 }
 
 /* Two roundings, after the product and after the sum: build with -ffp-contract=off. */
-static void naive_affine(const lehr_layer *layer, const void *source, float *target)
+void lehr_naive_affine(const lehr_layer *layer, const void *source, const void *second, void *target)
 {
+    (void)second;
     const size_t pixels = (size_t)layer->rows * (size_t)layer->columns;
     for (int32_t c = 0; c < layer->channels; c++)
         for (size_t i = (size_t)c * pixels; i < (size_t)(c + 1) * pixels; i++) {
             const float product = lehr_load_float(layer->source_type, source, i) * layer->scale[c];
-            target[i] = product + layer->shift[c];
+            ((float *)target)[i] = product + layer->shift[c];
         }
 }
 
 /* Compared before it is converted, for no float beyond int32 may be. */
-static void naive_round(const lehr_layer *layer, const float *source, void *target)
+void lehr_naive_round(const lehr_layer *layer, const void *source, const void *second, void *target)
 {
+    (void)second;
     const size_t pixels = (size_t)layer->rows * (size_t)layer->columns;
     for (int32_t c = 0; c < layer->channels; c++) {
         const float mean = layer->shift[layer->groups == 1 ? 0 : c], factor = layer->scale[layer->groups == 1 ? 0 : c];
         for (size_t i = (size_t)c * pixels; i < (size_t)(c + 1) * pixels; i++) {
-            const float centred = source[i] - mean, scaled = centred * factor, raised = scaled + 0.5f;
+            const float centred = ((const float *)source)[i] - mean, scaled = centred * factor, raised = scaled + 0.5f;
             int32_t nearest = -(int32_t)layer->high;
             if (raised >= layer->high + 1)
                 nearest = (int32_t)layer->high;
@@ -181,29 +189,32 @@ static void naive_round(const lehr_layer *layer, const float *source, void *targ
     }
 }
 
-static void naive_clip(const lehr_layer *layer, const float *source, float *target)
+void lehr_naive_clip(const lehr_layer *layer, const void *source, const void *second, void *target)
 {
+    (void)second;
     const size_t n = size_of_source(layer);
     for (size_t i = 0; i < n; i++) {
-        const float raised = source[i] < layer->low ? layer->low : source[i];
-        target[i] = raised > layer->high ? layer->high : raised;
+        const float value = ((const float *)source)[i], raised = value < layer->low ? layer->low : value;
+        ((float *)target)[i] = raised > layer->high ? layer->high : raised;
     }
 }
 
-void lehr_naive(const lehr_layer *layer, const void *source, const void *second, void *target)
+void lehr_naive_copy(const lehr_layer *layer, const void *source, const void *second, void *target)
 {
-    LEHR_ASSERT((layer->pool_rows == 1 && layer->pool_columns == 1) || layer->operation != LEHR_CONV);
-    switch ((enum lehr_operation)layer->operation) {
-    case LEHR_TABLE: naive_table(layer, source, target); break;
-    case LEHR_CONV:
-    case LEHR_LINEAR: naive_conv(layer, source, target); break;
-    case LEHR_MAX_POOL:
-    case LEHR_SUM_POOL: naive_pool(layer, source, target); break;
-    case LEHR_THRESHOLD: naive_threshold(layer, source, target); break;
-    case LEHR_ADD: naive_add(layer, source, second, target); break;
-    case LEHR_AFFINE: naive_affine(layer, source, target); break;
-    case LEHR_CLIP: naive_clip(layer, source, target); break;
-    case LEHR_COPY: memcpy(target, source, size_of_source(layer) * sizeof(float)); break;
-    case LEHR_ROUND: naive_round(layer, source, target); break;
-    }
+    (void)second;
+    memcpy(target, source, size_of_source(layer) * sizeof(float));
 }
+
+lehr_operation_function *const lehr_naive_operations[LEHR_OPERATIONS] = {
+    [LEHR_TABLE] = lehr_naive_table,
+    [LEHR_CONV] = lehr_naive_conv,
+    [LEHR_LINEAR] = lehr_naive_conv,
+    [LEHR_MAX_POOL] = lehr_naive_pool,
+    [LEHR_SUM_POOL] = lehr_naive_pool,
+    [LEHR_THRESHOLD] = lehr_naive_threshold,
+    [LEHR_ADD] = lehr_naive_add,
+    [LEHR_AFFINE] = lehr_naive_affine,
+    [LEHR_CLIP] = lehr_naive_clip,
+    [LEHR_COPY] = lehr_naive_copy,
+    [LEHR_ROUND] = lehr_naive_round,
+};

@@ -19,10 +19,10 @@
 #define KEEP(a, b)
 #define IN_ORDER (void)0
 #define PREFETCH(x) (void)0
-#define TERNARY scalar_ternary
-#define WIDE scalar_wide
-#define BITS scalar_bits
-#define DIRECT scalar_direct
+#define TERNARY lehr_scalar_ternary
+#define WIDE lehr_scalar_wide
+#define BITS lehr_scalar_bits
+#define DIRECT lehr_scalar_direct
 #include "lanes.inc"
 #include "planes.inc"
 #include "tables.inc"
@@ -32,7 +32,7 @@
 #include "direct.inc"
 
 /* LEHR_THRESHOLD, where it follows no sums. */
-static void scalar_search(const lehr_layer *layer, const void *source, void *target, void *scratch)
+void lehr_scalar_search(const lehr_layer *layer, const void *source, void *target, void *scratch)
 {
     const size_t pixels = (size_t)layer->rows * (size_t)layer->columns;
     (void)scratch;
@@ -48,9 +48,9 @@ static void scalar_search(const lehr_layer *layer, const void *source, void *tar
 }
 
 lehr_routine_function *const lehr_scalar_routines[LEHR_ROUTINES] = {
-    [LEHR_DIRECT] = scalar_direct,
-    [LEHR_TERNARY] = scalar_ternary,
-    [LEHR_WIDE] = scalar_wide,
-    [LEHR_BITS] = scalar_bits,
-    [LEHR_SEARCH] = scalar_search,
+    [LEHR_DIRECT] = lehr_scalar_direct,
+    [LEHR_TERNARY] = lehr_scalar_ternary,
+    [LEHR_WIDE] = lehr_scalar_wide,
+    [LEHR_BITS] = lehr_scalar_bits,
+    [LEHR_SEARCH] = lehr_scalar_search,
 };
