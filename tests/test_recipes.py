@@ -133,7 +133,10 @@ def test_a_flag_needs_no_value() -> None:
         ("--model.depth 3", "unrecognized arguments: --model.depth 3"),
         ("--model.width x", "Parser key \"model.width\": Expected a <class 'float'>. Got value: x"),
         ("--model.shape [1,8,8]", "unrecognized arguments: --model.shape [1,8,8]"),
-        ("--model resnet", "no network is called 'resnet'; choose mlp, vgg, alexnet, mobilenet-v2, or give the"),
+        (
+            "--model resnext",
+            "no network is called 'resnext'; choose mlp, vgg, alexnet, mobilenet-v2, resnet, or give the",
+        ),
         ("--model nowhere.Net", "nowhere.Net cannot be imported: No module named 'nowhere'; choose mlp, "),
         ("--model lehr.models.Net", "lehr.models.Net cannot be imported: module 'lehr.models' has no attribute 'Net'"),
         ("--model lehr.models.quantized_part", "a network is a subclass of torch.nn.Module, got 'lehr.models.quanti"),

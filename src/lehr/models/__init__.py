@@ -5,6 +5,7 @@ from lehr.models.input import Input
 from lehr.models.mlp import MLP
 from lehr.models.mobilenet_v2 import MobileNetV2
 from lehr.models.protocol import AnnealedInGroups, QuantizedInPart, quantized_part
+from lehr.models.resnet import ResNet
 from lehr.models.signal_input import SignalInput
 from lehr.models.vgg import VGG
 
@@ -16,6 +17,7 @@ __all__ = [
     "Input",
     "MobileNetV2",
     "QuantizedInPart",
+    "ResNet",
     "SignalInput",
     "quantized_part",
 ]

@@ -31,6 +31,7 @@ NETWORKS: dict[str, type[nn.Module]] = {
     "vgg": models.VGG,
     "alexnet": models.AlexNet,
     "mobilenet-v2": models.MobileNetV2,
+    "resnet": models.ResNet,
 }
 
 

@@ -1,0 +1,50 @@
+"""Residual networks: MLPerf Tiny's figures, torchvision's names."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lehr.models import ResNet
+from lehr.summary import summarize
+
+
+def pixels(*shape: int) -> torch.Tensor:
+    return torch.randint(256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("depth", "layers", "weights", "macs"),
+    [(8, 10, 77_360, 12.5), (20, 22, 270_896, 40.8), (18, 21, 11_164_352, 555.4)],
+)
+def test_a_resnet_has_the_layers_weights_and_macs_of_its_name(depth: int, layers: int, weights: int, macs: float):
+    summary = summarize(ResNet(depth=depth), pixels(1, 3, 32, 32))
+    assert len(summary.layers) == layers  # those of the name, and a Conv1x1 for each stack that halves the image
+    assert summary.weights == weights
+    assert round(summary.macs / 1e6, 1) == macs
+
+
+def test_width_multiplies_the_channels_of_all_stacks_and_images_have_any_size():
+    model = ResNet((1, 20, 12), classes=3, width=0.5, mean=(0.5,), std=(0.25,))
+    assert [m.out_channels for m in model.modules() if isinstance(m, torch.nn.Conv2d)] == [
+        8,
+        8,
+        8,
+        16,
+        16,
+        16,
+        32,
+        32,
+        32,
+    ]
+    assert model(pixels(2, 1, 20, 12)).shape == (2, 3)
+
+
+def test_names_are_those_of_torchvision():
+    names = set(ResNet().state_dict())
+    assert {"conv1.weight", "bn1.bias", "layer2.0.downsample.0.weight", "layer3.0.conv2.weight", "fc.weight"} <= names
+
+
+def test_an_unknown_depth_is_refused():
+    with pytest.raises(ValueError, match="depth must be 8, 18, 20, got 50"):
+        ResNet(depth=50)
