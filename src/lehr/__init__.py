@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lehr.multistep import MultiStep
     from lehr.noise import Dirac, Logistic, Normal, Triangular, Uniform
     from lehr.scale import calibrate_
+    from lehr.transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 
 __version__ = "0.2.0"  # the one place: pyproject.toml reads it
 
@@ -33,6 +34,9 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "Dirac",
     "Estimator",
     "Linear",
@@ -69,6 +73,7 @@ _NAMES = {
     "noise": ("Dirac", "Logistic", "Normal", "Triangular", "Uniform"),
     "scale": ("calibrate_",),
     "layer_loss": ("sensitivity",),
+    "transposed": ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"),
 }
 
 

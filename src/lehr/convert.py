@@ -94,9 +94,9 @@ def quantize_(
 
     A layer used at several places is converted once and stays shared; layers with one tied weight keep it and share
     one quantizer; what is quantized already is left alone. Subclasses of torch's layers are kept, since what they
-    compute is their own, and so are transposed convolutions, recurrent layers, attention's own projections and
-    embeddings. Calls such as `F.relu(x)` in a forward are found by tracing it, or by running the example. Load trained
-    weights before converting: the scales are fitted to those that are there.
+    compute is their own, and so are recurrent layers, attention's own projections and embeddings. Calls such as
+    `F.relu(x)` in a forward are found by tracing it, or by running the example. Load trained weights before converting:
+    the scales are fitted to those that are there.
 
     A quantizer of up to three levels takes the place of an activation, as in the paper. One of more levels respects
     what it stands for: levels start at 0 where the activation is never negative, and any other than ReLU is computed

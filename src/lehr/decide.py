@@ -16,10 +16,11 @@ from typing import Literal, cast
 from torch import Tensor, nn
 
 from lehr.calls import CALLS, is_opened
-from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Conv3d, Linear, Quantizer
+from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Conv3d, Linear, QuantizedWeight, Quantizer
 from lehr.nonlinear import KINDS, OUTPUTS, is_never_negative, name_of
 from lehr.precision import Precision, Rules, template_of, unsigned
 from lehr.scale import fit_scale
+from lehr.transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from lehr.uses import LAYERS, Observation, Use
 
 QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
@@ -27,6 +28,9 @@ QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Conv1d: Conv1d,
     nn.Conv2d: Conv2d,
     nn.Conv3d: Conv3d,
+    nn.ConvTranspose1d: ConvTranspose1d,
+    nn.ConvTranspose2d: ConvTranspose2d,
+    nn.ConvTranspose3d: ConvTranspose3d,
 }
 # Normalisations have weights, one a channel, that no quantizer is for.
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -249,7 +253,8 @@ class _Decider:
             return _kept(path, was, f"a subclass of {base.__name__}")
         weight = cast(Tensor, module.weight)
         if id(weight) not in self.fitted:
-            self.fitted[id(weight)] = _fitted(template, path, weight, self.request.scale)
+            kind = cast(type[QuantizedWeight], QUANTIZED[type(module)])
+            self.fitted[id(weight)] = _fitted(template, path, weight, self.request.scale, kind.outputs_at)
         quantizer = self.fitted[id(weight)]
         return Decision(Change(path, was, was, len(quantizer.levels)), quantizer, module)
 
@@ -312,11 +317,12 @@ def _kept(path: str, was: str, why: str, call: Call | None = None) -> Decision:
     return Decision(Change(path, was, "kept", None, why), call=call)
 
 
-def _fitted(template: AbstractQuantizer, path: str, weight: Tensor, scale: Scale) -> AbstractQuantizer:
+def _fitted(template: AbstractQuantizer, path: str, weight: Tensor, scale: Scale, outputs_at: int) -> AbstractQuantizer:
     quantizer = copy.deepcopy(template)
     if scale != "fixed":
         try:
-            quantizer.scale = fit_scale(weight, template, per_channel=scale == "channel")
+            fitted = fit_scale(weight.transpose(0, outputs_at), template, per_channel=scale == "channel")
+            quantizer.scale = fitted.transpose(0, outputs_at) if fitted.ndim else fitted
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
     return quantizer.to(weight.device, weight.dtype)

@@ -203,14 +203,17 @@ class Quantizer(AbstractQuantizer):
                 self._buffers[name] = None
 
 
-class _QuantizedWeight(nn.Module):
-    """What the layers below share: a weight that passes through a quantizer on its way into the computation."""
+class QuantizedWeight(nn.Module):
+    """What layers with quantized weights share: a weight that passes through a quantizer into the computation."""
 
     weight: Tensor
     bias: Tensor | None
     quantizer: AbstractQuantizer
     # Of a subclass with a forward of its own: why `freeze` cannot convert it, and what to do.
     not_integer: ClassVar[tuple[str, str] | None] = None
+    outputs_at: ClassVar[int] = (
+        0  # the dimension of the weight that has the output channels, of one group if they differ
+    )
 
     @property
     def quantized_weight(self) -> Tensor:
@@ -225,12 +228,13 @@ class _QuantizedWeight(nn.Module):
         frozen network equals the trained one on every machine.
         """
         scale = self.quantizer.scale
-        one_an_output = scale is not None and scale.ndim == space + 2 and scale.numel() == len(scale)
+        one_an_output = scale is not None and scale.ndim == space + 2 and scale.numel() == scale.shape[self.outputs_at]
         if self.training or not (scale is None or scale.numel() == 1 or one_an_output):
             return product(self.quantizer(self.weight), self.bias)
         sums = product(self.quantizer.unscaled(self.weight), None)
         if scale is not None:
-            sums = sums * scale.to(sums.dtype).reshape(-1, *[1] * space)
+            repeats = sums.shape[-space - 1] // scale.numel() if one_an_output else 1  # once for each group
+            sums = sums * scale.to(sums.dtype).reshape(-1).repeat(repeats).reshape(-1, *[1] * space)
         return sums if self.bias is None else sums + self.bias.to(sums.dtype).reshape(-1, *[1] * space)
 
     def reset_parameters(self) -> None:
@@ -251,7 +255,7 @@ class _QuantizedWeight(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
-class Linear(_QuantizedWeight, nn.Linear):
+class Linear(QuantizedWeight, nn.Linear):
     """`torch.nn.Linear` with quantized weights; `quantizer` is the paper's ternary one unless given."""
 
     def __init__(
@@ -273,7 +277,7 @@ class Linear(_QuantizedWeight, nn.Linear):
         return self._forward(lambda weight, bias: nn.functional.linear(input, weight, bias), space=0)
 
 
-class _Conv(_QuantizedWeight, nn.modules.conv._ConvNd):
+class _Conv(QuantizedWeight, nn.modules.conv._ConvNd):
     """A convolution of any dimension: the arguments are torch's, torch's own classes do the convolving."""
 
     def __init__(

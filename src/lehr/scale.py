@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Conv3d, Linear, Quantizer
+from lehr.layers import AbstractQuantizer, QuantizedWeight, Quantizer
 
 _SAMPLE = 2**16  # so many values fit a scale as well as millions do
 _EXPONENTS = 12  # powers of two that are tried below the one that reaches the largest value
@@ -93,7 +93,7 @@ def calibrate_(
         power_of_two: whether scales are powers of two, so that the frozen network can be exact.
         progress: whether a bar is shown, in a terminal.
     """
-    weights = {id(layer.quantizer) for layer in model.modules() if isinstance(layer, Linear | Conv1d | Conv2d | Conv3d)}
+    weights = {id(layer.quantizer) for layer in model.modules() if isinstance(layer, QuantizedWeight)}
     fits = {
         path: _Fit(module, power_of_two)
         for path, module in model.named_modules()

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from lehr.algorithms.description import Description, describe_by_trial
 from lehr.convert import Conversion
-from lehr.layers import Conv1d, Conv2d, Conv3d, Linear
+from lehr.layers import QuantizedWeight
 
 _HAIR = 2.0**-20  # a few units in the last place of float32
 
@@ -95,10 +95,10 @@ def check_choices(algorithm: Algorithm) -> None:
             raise ValueError(f"{name} must be one of {allowed}, got {getattr(algorithm, name)!r}")
 
 
-def quantized_layers(model: nn.Module) -> Iterator[tuple[str, Linear | Conv1d | Conv2d | Conv3d]]:
+def quantized_layers(model: nn.Module) -> Iterator[tuple[str, QuantizedWeight]]:
     """Yield path and module of each layer with quantized weights, in the model's order."""
     for path, module in model.named_modules():
-        if isinstance(module, Linear | Conv1d | Conv2d | Conv3d):
+        if isinstance(module, QuantizedWeight):
             yield path, module
 
 
