@@ -55,8 +55,8 @@ class _ConvTranspose(QuantizedWeight, nn.modules.conv._ConvTransposeNd):
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """The transposed convolution; `output_size` chooses among the sizes that a stride leaves open, as in torch."""
         space = len(self.kernel_size)
-        windows: Any = (self.stride, self.padding, self.kernel_size)
-        added = self._output_padding(input, output_size, *windows, space, self.dilation)  # pyright: ignore[reportArgumentType]
+        find_padding: Any = self._output_padding
+        added = find_padding(input, output_size, self.stride, self.padding, self.kernel_size, space, self.dilation)
 
         def product(weight: Tensor, bias: Tensor | None) -> Tensor:
             run = _FUNCTIONS[space - 1]
