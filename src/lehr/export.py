@@ -1,23 +1,27 @@
-"""From a run, or a packed network, to integers in any form, compared everywhere image by image."""
+"""From a run, or a packed network, to integers in any form, compared everywhere image by image.
+
+A packed network needs the extra `deploy` alone; what trains, and reads data sets, is imported for a run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lehr import deploy
-from lehr.data import Dataset, Splits, StreamedSplits, examples_of
 from lehr.deploy.freeze import freeze
 from lehr.deploy.integer_net import IntegerNet, random_batch
 from lehr.deploy.pack import load
 from lehr.deploy.verify import verify as checks
-from lehr.training.run import images_of, load_network, load_run
 from lehr.zoo import file_of
+
+if TYPE_CHECKING:
+    from lehr.data import Splits, StreamedSplits
 
 _COMPARED = 256  # images of a data set that does not fit in memory, and random ones where there is none
 Format = Literal["packed", "onnx", "qonnx", "c"]
@@ -38,6 +42,8 @@ def export(
     """
     model = None
     if Path(source).is_dir():
+        from lehr.training.run import images_of, load_network, load_run
+
         known = images_of(Path(source))
         if verify:
             model, _, splits = load_run(Path(source))
@@ -73,6 +79,8 @@ def export(
 
 def _test_images(splits: Splits | StreamedSplits) -> Tensor:
     """All test images, or some of a data set that does not fit in memory."""
+    from lehr.data import Dataset, examples_of
+
     test = splits.test
     return examples_of(test, len(test) if isinstance(test, Dataset) else _COMPARED)
 

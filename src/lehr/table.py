@@ -19,6 +19,8 @@ import csv
 import html
 import io
 import re
+import shutil
+import sys
 import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -166,6 +168,14 @@ class Tabular(abc.ABC):
 
     def _repr_html_(self) -> str:
         return self.table().html()
+
+
+def show(table: Table, title: str = "") -> None:
+    """Print a table, wrapped to the width of the terminal; at full width where the output is a file or a pipe."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if title:
+        print(printable(title))
+    print(table.text(width))
 
 
 def _cell(value: object) -> str:

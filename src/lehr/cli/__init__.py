@@ -2,7 +2,7 @@
 
     lehr demo | train RECIPE | evaluate RUN | recipes | data NAME | summary RUN | report RUN |
          compare RUN... | compare --methods NAME... --dataset BASE | export RUN --to packed|onnx|qonnx|c |
-         predict FILE IMAGE... | bench FILE | zoo | approximate FORMULA | figures | completion SHELL
+         predict FILE IMAGE... | bench FILE | zoo | approximate FORMULA | figures | doctor | completion SHELL
 
 `main` runs one command. Wrong words end with one sentence on standard error and exit code 2, a failure while working
 with one sentence and exit code 1, a signal with 128 plus its number. Only a defect of lehr ends with a traceback.
@@ -20,7 +20,8 @@ import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
-from lehr.cli.commands import COMMANDS
+from lehr.cli.commands import COMMANDS, doctor
+from lehr.cli.extras import missing_sentence
 from lehr.cli.recipe_commands import CommandFailed, UsageError, compare, compare_words, train, train_words
 from lehr.printable import printable
 from lehr.table import Table
@@ -53,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(2, f"lehr: there is no command {word!r}; {hint}")
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
+        warnings.filterwarnings(
+            "ignore", "Failed to initialize NumPy"
+        )  # torch says so in a base install, which has none
         try:
             with _trusting(word, arguments):
                 _call(word, [_path_like(argument) for argument in arguments if argument != TRUST])
@@ -68,6 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _fail(130, f"lehr {word}: interrupted")
         except (argparse.ArgumentError, ValueError) as error:
             return _fail(2, f"lehr {word}: {' '.join(str(error).split())}")
+        except ModuleNotFoundError as error:
+            missing = missing_sentence(word, error.name or "")
+            return _fail(1, missing or f"lehr {word}: {error}")
+        except (OSError, ImportError, MemoryError) as error:
+            return _fail(1, f"lehr {word}: {error}")
         except BaseException as error:
             from lehr.data import DataError
             from lehr.deploy import CompilerError
@@ -75,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             if isinstance(error, Interrupted):
                 return _fail(128 + error.signum, f"lehr {word}: {error}")
-            if isinstance(error, DataError | RunError | Diverged | CompilerError | OSError | ImportError | MemoryError):
+            if isinstance(error, DataError | RunError | Diverged | CompilerError):
                 return _fail(1, f"lehr {word}: {error}")
             raise  # a defect of lehr: its traceback is wanted
     return 0
@@ -100,7 +109,9 @@ def _trusting(word: str, arguments: Sequence[str]) -> contextlib.AbstractContext
 
 def _call(word: str, arguments: Sequence[str]) -> None:
     function = COMMANDS[word]
-    if function not in (train, compare):
+    if function is doctor and not arguments:
+        function()  # works in a base install, without a parser of arguments
+    elif function not in (train, compare):
         from lehr.cli.arguments import parser_of
 
         function(**vars(parser_of(word, function).parse_args(list(arguments))))

@@ -58,8 +58,8 @@ def summary(run: str) -> None:
     Args:
         run: a run folder, or the name of a recipe.
     """
-    from lehr.report.terminal import show
     from lehr.summary import summarize
+    from lehr.table import show
     from lehr.training.run import network_of
 
     model, images = network_of(run)
@@ -114,8 +114,7 @@ def predict(file: str, images: list[Path], *, resize: bool = False) -> None:
     """
     from lehr.deploy.images import ImageError
     from lehr.deploy.predict import predict
-    from lehr.report.terminal import show
-    from lehr.table import Table
+    from lehr.table import Table, show
     from lehr.zoo import file_of
 
     rows, failed = [], False
@@ -150,7 +149,7 @@ def bench(file: str, *, repetitions: int = 100) -> None:
 
 def zoo() -> None:
     """List the trained networks that come with lehr; predict, export and bench take their names."""
-    from lehr.report.terminal import show
+    from lehr.table import show
     from lehr.zoo import listing
 
     show(listing())
@@ -225,6 +224,17 @@ def demo(*, out: Path = Path("runs/demo")) -> None:
     print(f"the ternary run as a page: {write_report(run)}")
 
 
+def doctor() -> None:
+    """Check the installation: versions, processor, compiler, caches, data, GPUs, disk; paste it into an issue."""
+    from lehr.doctor import examine
+    from lehr.table import show
+
+    diagnosis = examine()
+    show(diagnosis.table())
+    if diagnosis.broken:
+        raise CommandFailed(f"{', '.join(diagnosis.broken)}: needed and broken, see above")
+
+
 def completion(shell: Literal["bash", "zsh", "tcsh"]) -> None:
     """Print a script that completes the commands, options and recipes of lehr in your shell.
 
@@ -243,6 +253,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     function.__name__: function
     for function in (
         *(demo, train, evaluate, recipes, data, summary, report, compare),
-        *(export, predict, bench, zoo, approximate, figures, completion),
+        *(export, predict, bench, zoo, approximate, figures, doctor, completion),
     )
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,19 +10,11 @@ from lehr.printable import printable
 from lehr.report.experiment import describe, network
 from lehr.report.history import History, read_run, share_table
 from lehr.report.numbers import epoch_count, level_name, percent
-from lehr.table import Table
+from lehr.table import Table, show
 
 if TYPE_CHECKING:
     from lehr.report.compare import Comparison
     from lehr.training.recipe import Recipe
-
-
-def show(table: Table, title: str = "") -> None:
-    """Print a table, wrapped to the width of the terminal; at full width where the output is a file or a pipe."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    if title:
-        print(printable(title))
-    print(table.text(width))
 
 
 def print_results(path: Path, results: Mapping[str, Any]) -> None:
