@@ -140,7 +140,7 @@ print(json.dumps(ends))
 
 @pytest.mark.skipif(os.name != "posix", reason="needs fork")
 def test_a_debug_build_stops_where_scratch_is_too_small(tmp_path):
-    sets = [name for name in cpu.available() if name in ("scalar", "avx2", "avx512")]
+    sets = [name for name in cpu.available() if name in ("scalar", "vector", "avx2", "avx512")]
     cases = [(routine, less, name) for routine, less in CASES for name in sets]
     environment = {
         **os.environ,

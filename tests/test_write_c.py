@@ -109,6 +109,17 @@ def test_it_runs_on_arm_linux(directory):
     assert "6 images, 1 instruction sets" in make(directory, "CC=arm-linux-gnueabihf-gcc", run, ELSEWHERE, "check")
 
 
+def test_it_runs_on_64_bit_arm_with_vectors(directory):
+    need(
+        "aarch64-linux-gnu-gcc",
+        "qemu-aarch64",
+        packages="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user",
+    )
+    make(directory, "clean")
+    run = "RUN=qemu-aarch64 -L /usr/aarch64-linux-gnu"
+    assert "6 images, 2 instruction sets" in make(directory, "CC=aarch64-linux-gnu-gcc", run, ELSEWHERE, "check")
+
+
 def test_it_runs_on_a_bare_cortex_m4_within_the_stated_memory(net, directory):
     packages = "gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm"
     need("arm-none-eabi-gcc", "qemu-system-arm", packages=packages)

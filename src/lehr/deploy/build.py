@@ -25,7 +25,7 @@ from pathlib import Path
 RUNTIME = Path(__file__).parent / "runtime"
 # -ffp-contract=off: a product and a sum are rounded each, as in the reference run.
 FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
-PORTABLE_FILES = ("lehr.c", "reference.c", "scalar.c")
+PORTABLE_FILES = ("lehr.c", "reference.c", "scalar.c", "vector.c")
 # Each file with the flags it alone gets, and the macro that says it is there.
 VECTOR_FILES = {
     "avx2.c": ("LEHR_HAVE_AVX2", ("-mavx2", "-mpopcnt")),

@@ -261,7 +261,7 @@ def compile(net: IntegerNet, *, threads: int = 1, instruction_set: str = "auto")
         net: the network
         threads: how many threads share the images of a batch
         instruction_set: "auto", the best this processor has, or an earlier one of reference (plain loops, slow), scalar
-            (portable C), avx2, avx512, amx
+            (portable C), vector (16 bytes: SSE2, NEON), avx2, avx512, amx
     """
     if threads < 1:
         raise ValueError(f"threads is at least 1, got {threads}")

@@ -21,12 +21,15 @@ from lehr.deploy.structs import INSTRUCTION_SETS, Routine
 ROUTINES: dict[str, tuple[Routine, ...]] = {
     "reference": (Routine.NAIVE,),
     "scalar": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS, Routine.SEARCH),
+    "vector": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS),
     "avx2": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS),
     "avx512": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS),
     "amx": (Routine.MATRIX, Routine.TRITS, Routine.BITS),
 }
 # Bytes of the vectors that look-up routines work on; words of 4 bytes, where pointers have 32 bits, need no more.
-VECTOR_BYTES = {"scalar": 8, "avx2": 32, "avx512": 64}
+VECTOR_BYTES = {"scalar": 8, "vector": 16, "avx2": 32, "avx512": 64}
+# Vectors that an entry of the ternary routine's tables has: PARTS of runtime/lanes.inc.
+PARTS = {"scalar": 1, "vector": 2, "avx2": 1, "avx512": 1}
 
 # Constants of runtime/lehr.h.
 BITS_OUTPUTS = 16
@@ -46,7 +49,7 @@ _FEW_PIXELS = 64
 
 def runs_on(instruction_set: str) -> tuple[str, ...]:
     """The instruction sets that run a network laid out for this one: its weights are theirs too."""
-    return (instruction_set,) if instruction_set in ("reference", "amx") else ("scalar", "avx2", "avx512")
+    return (instruction_set,) if instruction_set in ("reference", "amx") else ("scalar", "vector", "avx2", "avx512")
 
 
 def built_for(routine: Routine, pixels: int, instruction_set: str) -> str:

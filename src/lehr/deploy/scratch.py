@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from lehr.deploy.kernels import (
     BLOCK,
+    PARTS,
     SLACK,
     TILE_STEPS,
     VECTOR_BYTES,
@@ -46,7 +47,7 @@ def with_scratch(layer: Layer) -> Layer:
             return replace(layer, words=words, scratch=(words * 16,) * len(INSTRUCTION_SETS))
         case Routine.TERNARY | Routine.WIDE:
             tables = _tables(layer)
-            laid = [_areas(layer, tables, VECTOR_BYTES.get(name)) for name in INSTRUCTION_SETS]
+            laid = [_areas(layer, tables, name) for name in INSTRUCTION_SETS]
             tables = replace(tables, areas=tuple(areas for areas, _ in laid))
             return replace(layer, tables=tables, scratch=tuple(size for _, size in laid))
         case Routine.MATRIX | Routine.TRITS:
@@ -95,12 +96,14 @@ def _tables(layer: Layer) -> Tables:
     )
 
 
-def _areas(layer: Layer, tables: Tables, vector: int | None) -> tuple[Areas, int]:
-    """Offsets in scratch and its size, for vectors of that many bytes; None: no such routine."""
-    if vector is None:
+def _areas(layer: Layer, tables: Tables, instruction_set: str) -> tuple[Areas, int]:
+    """Offsets in scratch and its size, for the vectors of an instruction set."""
+    if instruction_set not in VECTOR_BYTES:
         return Areas(), 0
+    vector, parts = VECTOR_BYTES[instruction_set], PARTS[instruction_set]
     ternary = layer.routine == Routine.TERNARY
-    element, accumulators = (1, 4) if ternary else (2, 2)  # bytes of an element of a plane; vectors of an output
+    # bytes of an element of a plane; vectors of a triple's table entry and of an output's sums
+    element, entry, accumulators = (1, parts, 4 * parts) if ternary else (2, 1, 2 * parts)
     mask = layer.columns * element + vector
     keeps = (layer.pool_rows, layer.pool_columns) != (1, 1) and not tables.paired
     # a channel with its padding and margins, a row more, which paired rows need, and what vectors reach past it
@@ -108,7 +111,7 @@ def _areas(layer: Layer, tables: Tables, vector: int | None) -> tuple[Areas, int
     offsets, size = _in_order(
         {
             "planes": tables.plane_size * tables.plane_count * element + 4 * vector,  # vectors reach past the last
-            "tables": (BLOCK // 2 if vector > 32 else BLOCK) * 27 * vector,
+            "tables": (BLOCK // 2 if vector > 32 else BLOCK) * 27 * entry * vector,
             "sums": layer.out_channels // layer.groups * accumulators * vector,
             "starts": tables.triples * 3 * 4,
             "kept": layer.out_channels * layer.out_rows * layer.out_columns * 2 if keeps else 0,

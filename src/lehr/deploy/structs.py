@@ -19,9 +19,10 @@ class InstructionSet(IntEnum):
 
     REFERENCE = 0
     SCALAR = 1
-    AVX2 = 2
-    AVX512 = 3
-    AMX = 4
+    VECTOR = 2
+    AVX2 = 3
+    AVX512 = 4
+    AMX = 5
 
 
 INSTRUCTION_SETS = tuple(each.name.lower() for each in InstructionSet)

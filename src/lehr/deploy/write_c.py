@@ -98,6 +98,8 @@ def _header(net: IntegerNet, planned: Plan) -> Iterator[str]:
     yield f"#define MODEL_MEMORY {planned.memory_on('avx512')}"
     yield "#elif defined(LEHR_HAVE_AVX2)"
     yield f"#define MODEL_MEMORY {planned.memory_on('avx2')}"
+    yield "#elif defined(LEHR_HAVE_VECTOR)"
+    yield f"#define MODEL_MEMORY {planned.memory_on('vector')}"
     yield "#else"
     yield f"#define MODEL_MEMORY {planned.memory_on('scalar')}"
     yield "#endif"
@@ -263,6 +265,7 @@ Input: {channels} x {rows} x {columns} {net.input_dtype} (channel, row, column).
 |---|---|
 | constants (flash) | {constants:,} |
 | memory of a run, portable C (RAM) | {planned.memory_on("scalar"):,} |
+| memory of a run, vectors of 16 bytes | {planned.memory_on("vector"):,} |
 | memory of a run, AVX2 | {planned.memory_on("avx2"):,} |
 | memory of a run, AVX-512 | {planned.memory_on("avx512"):,} |
 
@@ -283,7 +286,7 @@ Besides, a run takes less than 4 KB of stack. It allocates nothing.
     lehr_run(&model, image, memory, lehr_best_instruction_set());
     printf("%s\\n", model_classes[lehr_class(&model, memory)]);
 
-Compile model.c, lehr.c, reference.c and scalar.c with `-std=c99 -O3 -ffp-contract=off`. On x86-64 add avx2.c
+Compile model.c, lehr.c, reference.c, scalar.c and vector.c with `-std=c99 -O3 -ffp-contract=off`. On x86-64 add avx2.c
 (`-mavx2 -mpopcnt`) and avx512.c (`-mavx512f -mavx512bw -mavx512vl -mpopcnt`) and give `-DLEHR_HAVE_AVX2
 -DLEHR_HAVE_AVX512` to all files; the best one is chosen at run time. Threads each need memory of their own; the
 model is constant and shared.

@@ -5,6 +5,9 @@
 /* The routines of each instruction set; those of a file that is not built are not there. */
 static lehr_routine_function *const *const routines[LEHR_INSTRUCTION_SETS] = {
     [LEHR_SCALAR] = lehr_scalar_routines,
+#ifdef LEHR_HAVE_VECTOR
+    [LEHR_VECTOR] = lehr_vector_routines,
+#endif
 #ifdef LEHR_HAVE_AVX2
     [LEHR_AVX2] = lehr_avx2_routines,
 #endif
@@ -31,7 +34,11 @@ int lehr_best_instruction_set(void)
     if (__builtin_cpu_supports("avx2"))
         return LEHR_AVX2;
 #endif
+#ifdef LEHR_HAVE_VECTOR
+    return LEHR_VECTOR;
+#else
     return LEHR_SCALAR;
+#endif
 }
 
 size_t lehr_memory(const lehr_net *net, int instruction_set)

@@ -16,6 +16,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Whether the compiler's target has vectors of 16 bytes, which vector.c is for. */
+#if defined(__GNUC__) && \
+    (defined(__SSE2__) || defined(__ARM_NEON) || defined(__ARM_FEATURE_MVE) || defined(__wasm_simd128__))
+#define LEHR_HAVE_VECTOR
+#endif
+
 #ifdef LEHR_DEBUG
 #include <assert.h>
 #define LEHR_ASSERT(condition) assert(condition)
@@ -57,7 +63,15 @@ enum lehr_routine {
 };
 
 /* Instruction sets, slowest first. Each has routines of its own and uses those of the ones before it for the rest. */
-enum lehr_instruction_set { LEHR_REFERENCE, LEHR_SCALAR, LEHR_AVX2, LEHR_AVX512, LEHR_AMX, LEHR_INSTRUCTION_SETS };
+enum lehr_instruction_set {
+    LEHR_REFERENCE,
+    LEHR_SCALAR,
+    LEHR_VECTOR,
+    LEHR_AVX2,
+    LEHR_AVX512,
+    LEHR_AMX,
+    LEHR_INSTRUCTION_SETS
+};
 
 /* What Python and C both must know to lay out weights and scratch. */
 enum {
@@ -164,6 +178,7 @@ extern lehr_operation_function lehr_naive_table, lehr_naive_conv, lehr_naive_poo
 
 /* The routines that each instruction set has of its own; NULL for others. */
 extern lehr_routine_function *const lehr_scalar_routines[LEHR_ROUTINES];
+extern lehr_routine_function *const lehr_vector_routines[LEHR_ROUTINES]; /* only with LEHR_HAVE_VECTOR */
 extern lehr_routine_function *const lehr_avx2_routines[LEHR_ROUTINES];   /* only with -DLEHR_HAVE_AVX2 */
 extern lehr_routine_function *const lehr_avx512_routines[LEHR_ROUTINES]; /* only with -DLEHR_HAVE_AVX512 */
 extern lehr_routine_function *const lehr_amx_routines[LEHR_ROUTINES];    /* only with -DLEHR_HAVE_AMX */
