@@ -110,19 +110,25 @@ def staircase(x: Tensor, thresholds: tuple[float, ...], levels: tuple[float, ...
     """
     if not is_readable(x):
         return _searched(x, thresholds, levels) if len(thresholds) > _COMPARED else None
-    y = x.clamp(0, 0)  # 0, and NaN for NaN
-    if len(thresholds) > FEW:
-        index = search(thresholds, x.dtype).find(x.reshape(-1))
-        return y.add_(table(levels, x.dtype).index_select(0, index).view_as(x))
-    # Each x is at exactly one level, so the sum of level * [x is at this level] is exact. Comparisons that write floats
-    # are many times faster than boolean masks.
-    there, spare = torch.ones_like(x), torch.empty_like(x)
-    for threshold, level in zip(thresholds, levels, strict=False):
-        above = torch.ge(x, threshold, out=spare)
-        there.sub_(above)
-        y = y.add_(there, alpha=level) if level else y
-        there, spare = above, there
-    return y.add_(there, alpha=levels[-1])
+    if len(thresholds) <= FEW and _climbs_exactly(levels, x.dtype):
+        y, above = x.clamp(levels[0], levels[0]), torch.empty_like(x)  # the lowest level, and NaN for NaN
+        for threshold, (below, level) in zip(thresholds, itertools.pairwise(levels), strict=True):
+            # Comparisons that write floats are many times faster than boolean masks.
+            y.add_(torch.ge(x, threshold, out=above), alpha=level - below)
+        return y
+    index = search(thresholds, x.dtype).find(x.reshape(-1))
+    return x.clamp(0, 0).add_(table(levels, x.dtype).index_select(0, index).view_as(x))
+
+
+@functools.lru_cache(maxsize=256)
+def _climbs_exactly(levels: tuple[float, ...], dtype: torch.dtype) -> bool:
+    """Return whether adding one jump after another to the lowest level gives each level without rounding."""
+    level = torch.tensor(levels[0], dtype=dtype)
+    for below, above in itertools.pairwise(levels):
+        level = level + torch.tensor(above - below, dtype=dtype)
+        if level.item() != above:
+            return False
+    return True
 
 
 def _searched(x: Tensor, thresholds: tuple[float, ...], levels: tuple[float, ...]) -> Tensor | None:
