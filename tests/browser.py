@@ -15,6 +15,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,20 @@ class Browser:
     def point(self, x: float, y: float) -> None:
         """Move the mouse there."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def stroke(self, points: Sequence[tuple[float, float]]) -> None:
+        """Press the mouse at the first point, move it along the others and let it go at the last."""
+        mouse = {"button": "left", "clickCount": 1}
+        for (x, y), kind in zip(points, ["mousePressed", *["mouseMoved"] * (len(points) - 1)], strict=True):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, buttons=1, **mouse)
+        x, y = points[-1]
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", x=x, y=y, buttons=0, **mouse)
+
+    def drop(self, path: Path, x: float, y: float) -> None:
+        """Drag a file from outside and drop it there."""
+        data = {"items": [], "files": [str(path.resolve())], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.call("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
 
     def screenshot(self, path: Path) -> None:
         """The whole page as PNG."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,13 +15,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from sklearn.datasets import load_sample_image
 
 import lehr
 from browser import CHROMIUM, Browser
+from lehr import zoo
 from lehr.report.figures import NOISES
 from lehr.theory import derivative
+from pages import TryIt
 from processes import ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent
@@ -285,3 +291,28 @@ def test_the_search_finds_a_word_in_pages_opened_as_files(site: Path, browser: B
         found = browser.evaluate("[...document.querySelectorAll('.md-search-result__link')].map((link) => link.href)")
     assert any("theory.html" in address for address in found)
     assert browser.problems == []
+
+
+@in_browser
+@pytest.mark.skipif(
+    shutil.which("clang") is None or shutil.which("wasm-ld") is None, reason="needs clang and lld (Debian: clang lld)"
+)
+def test_networks_of_the_zoo_answer_to_a_drawn_digit_and_a_dropped_picture(site, browser, tmp_path):
+    photo = Image.fromarray(load_sample_image("china.jpg")).resize((32, 32))
+    photo.save(tmp_path / "temple.png")
+    browser.problems.clear()
+    browser.open(site / "try-it.html", width=DESK, height=1000)
+    digits = TryIt(browser, "try-digits")
+    assert [digits.draw(digit)["label"] for digit in "047"] == ["0", "4", "7"]
+    answer = TryIt(browser, "try-pictures").drop(tmp_path / "temple.png")
+    pixels = np.array(photo).transpose(2, 0, 1)[None]
+    assert answer["image"] == pixels.ravel().tolist()
+    assert answer["scores"] == zoo.networks()["cifar10-quick"].load().scores(pixels)[0].tolist()
+    assert browser.problems == []
+
+
+def test_the_site_says_what_is_missing_where_networks_cannot_be_compiled(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    page = hook("try_it").on_page_content('<div id="try-digits"></div><div id="try-pictures"></div>')
+    assert page.count("there is no clang") == 2
+    assert "<script" not in page

@@ -24,8 +24,15 @@ if TYPE_CHECKING:
     from lehr.data import Splits, StreamedSplits
 
 _COMPARED = 256  # images of a data set that does not fit in memory, and random ones where there is none
-Format = Literal["packed", "onnx", "qonnx", "c"]
-_NAMES: dict[Format, str] = {"packed": "{}.lehr", "onnx": "{}.onnx", "qonnx": "{}.qonnx.onnx", "c": "c"}
+Format = Literal["packed", "onnx", "qonnx", "c", "wasm", "html"]
+_NAMES: dict[Format, str] = {
+    "packed": "{}.lehr",
+    "onnx": "{}.onnx",
+    "qonnx": "{}.qonnx.onnx",
+    "c": "c",
+    "wasm": "{}.wasm",
+    "html": "{}.html",
+}
 
 
 def export(
@@ -65,6 +72,10 @@ def export(
         deploy.to_onnx(net, path)
     elif to == "qonnx":
         deploy.to_qonnx(net, path)
+    elif to == "wasm":
+        deploy.to_wasm(net, path)
+    elif to == "html":
+        deploy.to_html(net, path, title=Path(source).stem)
     else:
         deploy.to_c(net, path, images=images[:8])
     yield f"{path}: {_told_size(path, model, net)}", True

@@ -82,11 +82,11 @@ def report(run: Path) -> None:
 def export(
     source: str,
     *,
-    to: Literal["packed", "onnx", "qonnx", "c"],
+    to: Literal["packed", "onnx", "qonnx", "c", "wasm", "html"],
     out: Path | None = None,
     verify: bool = True,
 ) -> None:
-    """Write a network as integers: a packed .lehr file, ONNX, QONNX or C; and verify that all of them agree.
+    """Write a network as integers: a packed file, ONNX, QONNX, C, WebAssembly or a page; and verify that all agree.
 
     Args:
         source: a run folder, a .lehr file, or the name of a network of the zoo.

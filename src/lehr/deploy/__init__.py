@@ -1,4 +1,4 @@
-"""From a trained network to integers that run: `IntegerNet`, packed files, ONNX, C, and the CPU engine.
+"""From a trained network to integers that run: `IntegerNet`, packed files, ONNX, C, WebAssembly, and the CPU engine.
 
 Each name loads its module when it is first used, so that running an integer network needs neither onnx nor
 safetensors.
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from lehr.deploy.integer_net import IntegerNet
     from lehr.deploy.pack import BadFile, load
     from lehr.deploy.write_c import to_c
+    from lehr.deploy.write_html import to_html
     from lehr.deploy.write_onnx import to_onnx, to_qonnx
+    from lehr.deploy.write_wasm import to_wasm
 
 _HOMES = {
     "BadFile": "pack",
@@ -26,8 +28,10 @@ _HOMES = {
     "compile": "cpu",
     "load": "pack",
     "to_c": "write_c",
+    "to_html": "write_html",
     "to_onnx": "write_onnx",
     "to_qonnx": "write_onnx",
+    "to_wasm": "write_wasm",
 }
 
 __all__ = [
@@ -40,8 +44,10 @@ __all__ = [
     "compile",
     "load",
     "to_c",
+    "to_html",
     "to_onnx",
     "to_qonnx",
+    "to_wasm",
 ]
 
 
