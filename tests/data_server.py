@@ -24,6 +24,7 @@ class Answer:
     says_length: bool = True
     wrong_range: bool = False  # answers a range with another one
     stall: float = 0.0  # seconds of silence before the connection ends
+    content_type: str | None = None
 
 
 @dataclass
@@ -66,6 +67,8 @@ def serve(answers: Mapping[str, Answer | list[Answer]]) -> Iterator[Site]:
                 self.send_response(200)
             if answer.says_length:
                 self.send_header("Content-Length", str(len(body)))
+            if answer.content_type:
+                self.send_header("Content-Type", answer.content_type)
             if answer.etag:
                 self.send_header("ETag", answer.etag)
             self.end_headers()

@@ -5,11 +5,10 @@ A packed network needs the extra `deploy` alone; what trains, and reads data set
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -52,18 +51,18 @@ def export(
         from lehr.training.run import images_of, load_network, load_run
 
         known = images_of(Path(source))
+        splits = None
         if verify:
             model, _, splits = load_run(Path(source))
-            images = _test_images(splits)
         else:
             model, _ = load_network(Path(source))
-            images = _random_images(known.shape)
-        net = freeze(model, images[:1], classes=known.classes)
+        net = freeze(model, known.example(), classes=known.classes)
+        images = _random_images(net) if splits is None else _test_images(splits)
         path = Path(source) / _NAMES[to].format("model")
     else:
         file = file_of(source)
         net = load(file)
-        images = torch.from_numpy(random_batch(net, _COMPARED))
+        images = _random_images(net)
         path = Path(f"{file.stem}-c" if to == "c" else _NAMES[to].format(file.stem))
     path = path if out is None else out
     if to == "packed":
@@ -96,8 +95,8 @@ def _test_images(splits: Splits | StreamedSplits) -> Tensor:
     return examples_of(test, len(test) if isinstance(test, Dataset) else _COMPARED)
 
 
-def _random_images(shape: Sequence[int]) -> Tensor:
-    return torch.from_numpy(np.random.default_rng(0).integers(0, 256, (_COMPARED, *shape), np.uint8))
+def _random_images(net: IntegerNet) -> Tensor:
+    return torch.from_numpy(random_batch(net, _COMPARED))
 
 
 def _told_size(path: Path, model: nn.Module | None, net: IntegerNet) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lehr.composed import taken_apart
 from lehr.layers import AbstractQuantizer
 from lehr.models.input import Input
+from lehr.models.signal_input import SignalInput
 from lehr.table import Table, Tabular
 
 _FLOAT_BITS = 32.0
@@ -136,9 +137,9 @@ def bits(levels: int) -> float:
 def summarize(model: nn.Module, example: Tensor) -> Summary:
     """Count what a network costs by running it once.
 
-    A value keeps its number of levels from the quantizer (or `Input`) that computed it through max-pooling, flattening
-    and dropout. All other modules return 32-bit floats. A layer that is deployed as several is counted as several.
-    Shared weights are counted once.
+    A value keeps its number of levels from the quantizer (or the input module) that computed it through max-pooling,
+    flattening and dropout. All other modules return 32-bit floats. A layer that is deployed as several is counted as
+    several. Shared weights are counted once.
 
     Args:
         model: the network; it is put into evaluation mode.
@@ -158,7 +159,7 @@ def summarize(model: nn.Module, example: Tensor) -> Summary:
                 counted.add(module)
             elif isinstance(module, AbstractQuantizer):
                 known[id(output)] = (output, bits(len(module.levels)))
-            elif isinstance(module, Input):
+            elif isinstance(module, Input | SignalInput):
                 known[id(output)] = (output, float(module.bits or _FLOAT_BITS))
             elif isinstance(module, nn.Flatten | nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d | nn.Dropout | nn.Identity):
                 known[id(output)] = (output, incoming)

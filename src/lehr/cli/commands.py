@@ -43,13 +43,16 @@ def data(name: str, *, root: Path | None = None) -> None:
         name: the data set, such as cifar10.
         root: the folder to fetch it into; LEHR_DATA unless given.
     """
+    import torch
+
     from lehr.data import fetch, folder, load
 
     fetch(name, root)
     splits = load(name, root)
     place = "scikit-learn" if name == "digits" else str(root or folder())
     sizes = ", ".join(f"{len(split)} {kind}" for kind, split in zip(splits._fields, splits, strict=True))
-    print(f"{name} is complete in {place}: {sizes} images of {'x'.join(map(str, splits.train.shape))}")
+    what = "images" if splits.train.images.dtype == torch.uint8 else "windows"
+    print(f"{name} is complete in {place}: {sizes} {what} of {'x'.join(map(str, splits.train.shape))}")
 
 
 def summary(run: str) -> None:

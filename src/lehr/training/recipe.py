@@ -28,14 +28,14 @@ from lehr.training.optimizer import Optimizer, RateSchedule
 
 @dataclass(frozen=True)
 class Data:
-    """The images of an experiment.
+    """The images, or signals, of an experiment.
 
     Args:
         name: of a data set, or `folder` for your own images, in class folders below `root`.
         root: the folder of the data; default: LEHR_DATA.
         batch_size: images of a training step, on all devices together.
         augment: change training images at random, by the four keys below; images streamed from files (imagenet) are
-            cropped and recoloured at random instead.
+            cropped and recoloured at random instead; signals are not augmented.
         padding: shift images by up to this many pixels.
         flip: mirror half of the images.
         cutout: blacken a square of this many pixels a side at a random place; 0: none.

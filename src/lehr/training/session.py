@@ -191,6 +191,10 @@ def _check_settings(recipe: Recipe, images: Images) -> None:
         for other in (recipe.start, recipe.distillation.teacher):
             if other:
                 warn_if_split_differs(recipe, other)
+    if images.dtype != "uint8":
+        if recipe.data.augment:
+            raise ValueError(f"data.augment moves and mirrors images, and {recipe.data.name} has signals: leave it out")
+        return
     size = "x".join(map(str, images.shape[1:]))
     if recipe.data.cutout >= min(images.shape[1:]):
         raise ValueError(f"data.cutout must be smaller than the images ({size}), got {recipe.data.cutout}")
