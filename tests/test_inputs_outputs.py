@@ -269,6 +269,23 @@ def test_predict_reads_npy_and_csv(tmp_path: Path) -> None:
     assert "takes float32 of shape 3x37: give a .npy or .csv file" in str(found["image.png"])
 
 
+@pytest.mark.parametrize("hop", [None, 10])
+def test_predict_cuts_a_recording_into_windows(tmp_path: Path, hop: int | None) -> None:
+    net, batch = networks.frozen("motion"), networks.batch("motion").numpy()
+    net.save(tmp_path / "net.lehr")
+    recording = np.concatenate([*batch[:3]], axis=1).T  # (time, channel)
+    header = "x,y,z"
+    np.savetxt(tmp_path / "walk.csv", recording, delimiter=",", fmt="%.9g", header=header, comments="")
+    np.save(tmp_path / "short.npy", recording[:36])
+    paths = [tmp_path / "walk.csv", tmp_path / "short.npy"]
+    found = {path.name: answer for path, answer in predict(tmp_path / "net.lehr", paths, hop=hop)}
+    starts = range(0, 3 * 37 - 37 + 1, hop or 18)
+    classes = [str(net.predict(recording.T[None, :, start : start + 37].copy())[0]) for start in starts]
+    assert [found[f"walk.csv[{number}]"][0] for number in range(len(starts))] == classes
+    assert len(found) == len(starts) + 1
+    assert "or a recording of at least 37 lines of 3 numbers" in str(found["short.npy"])
+
+
 def test_predict_refuses_numbers_that_are_no_bytes(tmp_path: Path) -> None:
     networks.frozen("bytes").save(tmp_path / "net.lehr")
     np.save(tmp_path / "a.npy", np.full((1, 20), 200))

@@ -107,21 +107,25 @@ def export(
         raise CommandFailed("the exported network differs from the trained one: see above")
 
 
-def predict(file: str, images: list[Path], *, resize: bool = False) -> None:
+def predict(file: str, images: list[Path], *, resize: bool = False, hop: int | None = None) -> None:
     """Classify PNG or JPEG files, folders of them, or arrays (.npy, .csv) with a packed network.
 
     Args:
         file: a .lehr file, or the name of a network of the zoo.
-        images: image files, folders, or .npy and .csv files with one or several examples each.
+        images: image files, folders, or .npy and .csv files with one or several examples each, or with a recording: a
+            line for each time, a column for each channel.
         resize: crop images of another size to their middle and scale it; without it they are refused.
+        hop: samples from one window of a recording to the next; half a window unless given.
     """
     from lehr.deploy.images import ImageError
     from lehr.deploy.predict import predict
     from lehr.table import Table, show
     from lehr.zoo import file_of
 
+    if hop is not None and hop < 1:
+        raise ValueError(f"--hop must be at least 1 sample, got {hop}")
     rows, failed = [], False
-    for path, answer in predict(file_of(file), images, resize=resize):
+    for path, answer in predict(file_of(file), images, resize=resize, hop=hop):
         if isinstance(answer, ImageError):
             print(f"lehr predict: {printable(answer)}", file=sys.stderr)
             failed = True

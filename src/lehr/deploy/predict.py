@@ -16,11 +16,12 @@ from lehr.deploy.pack import load
 
 
 def predict(
-    file: Path, paths: Sequence[Path], *, resize: bool = False
+    file: Path, paths: Sequence[Path], *, resize: bool = False, hop: int | None = None
 ) -> Iterator[tuple[Path, tuple[str, str, str, str] | ImageError]]:
     """For each image: the class and its score, the next best class and its score; or why it could not be read.
 
-    An .npy or .csv file may hold several examples; each is told as FILE[number]. Of a network with one output the
+    An .npy or .csv file may hold several examples, or a recording, which is cut into windows, one every `hop` samples;
+    each is told as FILE[number]. Of a network with one output the
     number is told instead of a class, of one with several outputs the first is.
 
     Runs in the compiled engine, or, where it cannot be built, in the reference run, with the same result.
@@ -29,7 +30,7 @@ def predict(
     run = _runner(net)
     for path in image_files(paths):
         try:
-            batch = _read(path, net, resize=resize)
+            batch = _read(path, net, resize=resize, hop=hop)
         except ImageError as error:
             yield path, error
             continue
@@ -41,9 +42,9 @@ def predict(
             yield told, (_name(net, best), f"{output[best]:.4g}", _name(net, second), f"{output[second]:.4g}")
 
 
-def _read(path: Path, net: IntegerNet, *, resize: bool) -> np.ndarray:
+def _read(path: Path, net: IntegerNet, *, resize: bool, hop: int | None) -> np.ndarray:
     if path.suffix.lower() in SUFFIXES:
-        return read_examples(path, net)
+        return read_examples(path, net, hop=hop)
     if net.input_dtype != "uint8" or len(net.input_shape) != 3:
         shape = "x".join(map(str, net.input_shape))
         raise ImageError(f"{path}: this network takes {net.input_dtype} of shape {shape}: give a .npy or .csv file")

@@ -5,6 +5,7 @@
     model.h, model.c    the layers and their tables, all constant: they stay in flash on a microcontroller
     test_vector.h       images with the scores of the reference run
     lehr.h, lehr.c ..   the runtime, copied; main.c classifies standard input, test.c runs the test vector
+    stream.h, stream.c  for signals: the windows of a sensor's samples; listen.c, a program that uses them
     Makefile, README.md how to build and use it; cortex-m4/ shows a bare-metal program
 
 Nothing is allocated: a run needs one block of MODEL_MEMORY bytes; model.h states it for each instruction set.
@@ -60,10 +61,18 @@ def to_c(net: IntegerNet, directory: str | Path, *, images: np.ndarray | torch.T
     for source in (*runtime, *(RUNTIME / "example").glob("*.c"), RUNTIME / "example" / "Makefile"):
         shutil.copyfile(source, directory / source.name)
     shutil.copytree(RUNTIME / "example" / "cortex-m4", directory / "cortex-m4", dirs_exist_ok=True)
+    if _is_signal(net):
+        for source in (RUNTIME / "signals").iterdir():
+            shutil.copyfile(source, directory / source.name)
     _write(directory / "model.h", _header(net, planned))
     _write(directory / "model.c", _model(net, planned))
     _write(directory / "test_vector.h", _test_vector(net, images))
     _write(directory / "README.md", _readme(net, planned, len(images)))
+
+
+def _is_signal(net: IntegerNet) -> bool:
+    """Whether the network takes a window of samples: float32, (channel, time)."""
+    return net.input_dtype == "float32" and len(net.input_shape) == 2
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
@@ -298,3 +307,16 @@ Nothing is prepared at start. The runtime uses memcpy, memset and memmove of the
 point in a network of integers but the last scale and shift (`lehr_score` does without).
 `make cortex-m4` builds test.c bare metal (gcc-arm-none-eabi, newlib) and runs it in qemu-system-arm as a
 Cortex-M4; cortex-m4/ holds the start-up code and linker script to start from."""
+    if _is_signal(net):
+        ring, window = 2 * net.input.size, 4 * net.input.size
+        yield f"""
+## From a sensor
+
+stream.c keeps the newest {columns} samples of {channels} channels, int16_t, in a ring of {ring:,} bytes, and makes
+windows of them, {window:,} bytes, every so many samples: in the sensor's units or z-normalised, the same numbers
+as `lehr.data.windows` and `lehr.data.z_normalized`. RAM in all: {planned.memory_on("scalar") + ring + window:,}
+bytes and the stack. listen.c is the loop:
+
+    make listen
+    ./listen 50 0.001 < samples.raw   # int16_t, sample after sample; a decision every 50, in thousandths of a unit
+    ./listen 50 z < samples.raw       # each window with mean 0 and deviation 1"""
