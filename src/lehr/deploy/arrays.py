@@ -33,7 +33,7 @@ def read_examples(path: Path, net: IntegerNet, *, hop: int | None = None) -> np.
         if path.suffix.lower() == ".npy":
             found = np.load(path, allow_pickle=False)
         else:
-            found = np.loadtxt(path, delimiter=",", ndmin=2, dtype=np.float64, skiprows=_has_header(path))
+            found = np.loadtxt(path, delimiter=",", ndmin=2, dtype=np.float64, skiprows=1 if _has_header(path) else 0)
     except FileNotFoundError:
         raise ImageError(f"there is no file {path}") from None
     except (OSError, ValueError, EOFError) as error:
