@@ -19,9 +19,9 @@ from lehr.report.style import BLUE, ORANGE, PAGE, SKY, VERMILION, save, styled
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "src" / "lehr" / "recipes"
 PICTURE = ROOT / "docs" / "pictures" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "small-devices.md")
 PROVENANCE = ("command", "seeds", "machine", "date")
-SECTIONS = ("accuracy", "size", "speed", "cost")
+SECTIONS = ("accuracy", "size", "speed", "cost", "small")
 _BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Results = dict[str, Any]
@@ -104,6 +104,23 @@ def cost(results: Results) -> str:
     return table(["what", "cost", "command", "measured, with version"], rows)
 
 
+def small(results: Results) -> str:
+    """The networks for small devices, each in several precisions."""
+    rows = [
+        [
+            f"`{one['task']}`, {one['network']}",
+            one["precision"],
+            one["accuracy"],
+            *(f"{one[key]:,}" if key in one else "" for key in ("bytes", "memory", "flash", "instructions")),
+            f"`{one['command']}`",
+            f"{measured(one)}, {one['time']}",
+        ]
+        for one in results["small"]
+    ]
+    header = ["task, network", "precision", "accuracy", "bytes", "RAM", "flash", "instructions"]
+    return table([*header, "command", "measured, training time"], rows)
+
+
 def machines(results: Results) -> str:
     """The machines by letter, in one paragraph."""
     return "Machines. " + " ".join(f"**{letter}**: {text}." for letter, text in results["machines"].items()) + "\n"
@@ -144,6 +161,7 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "size": size,
     "speed": speed,
     "cost": cost,
+    "small": small,
     "machines": machines,
     "readme": readme,
 }

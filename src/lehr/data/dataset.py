@@ -159,8 +159,9 @@ def hold_out(dataset: _L, count: int, *, seed: int) -> tuple[_L, _L]:
     if not 0 <= count < max(total, 1):
         raise ValueError(f"validation must be in 0..{max(total - 1, 0)} for {total} samples, got {count}")
     generator = torch.Generator().manual_seed(seed)
-    if isinstance(dataset, Dataset) and dataset.groups is not None:
-        held = _whole_groups(dataset.groups, count, generator)
+    groups = dataset.groups if isinstance(dataset, Dataset) else None
+    if groups is not None:
+        held = _whole_groups(groups, count, generator)
         return dataset.take(torch.nonzero(~held).flatten()), dataset.take(torch.nonzero(held).flatten())
     sizes = torch.bincount(dataset.labels, minlength=len(dataset.classes)).tolist()
     shares = [size * count // max(total, 1) for size in sizes]
