@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lehr import data
 from lehr.data import AnyDataset, Dataset, Splits, StreamedSplits, batches_of
-from lehr.models import quantized_part
+from lehr.models import Input, quantized_part
 from lehr.training.errors import RunWarning
 from lehr.training.evaluation import evaluate_each
 from lehr.training.folder import RunError, RunFolder, load_checkpoint, read_json
@@ -98,6 +98,12 @@ def build(recipe: Recipe, images: Images, *, start: Path | None = None) -> nn.Mo
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise RunError(f"the network of this recipe cannot be built for images of {_size(images)}: {reason}") from error
+    except ValueError as error:
+        if images.dtype == "uint8":
+            raise
+        raise RunError(f"{recipe.model.name} cannot be built for signals of {_size(images)}: {error}") from error
+    if images.dtype != "uint8" and any(isinstance(module, Input) for module in model.modules()):
+        raise RunError(f"{recipe.model.name} takes images, and these are signals of {_size(images)}: try signal-net")
     if start is not None:
         folder = RunFolder.open(start)
         try:
