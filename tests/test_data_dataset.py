@@ -39,7 +39,7 @@ def test_an_empty_data_set_is_one():
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        ({"images": PIXELS.float()}, TypeError, r"uint8 .*, got torch.float32 \(4, 3, 2, 2\)"),
+        ({"images": PIXELS.double()}, TypeError, r"uint8 .*, got torch.float64 \(4, 3, 2, 2\)"),
         ({"images": PIXELS[0]}, TypeError, r"got torch.uint8 \(3, 2, 2\)"),
         ({"labels": LABELS.int()}, TypeError, "int64 .*, got torch.int32"),
         ({"labels": LABELS[:3]}, ValueError, "got 4 images and 3 labels"),
