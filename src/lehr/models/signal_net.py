@@ -18,7 +18,7 @@ class SignalNet(nn.Module):
     (500 become 512, and 140 become 128 with a kernel of 13): a mean over a power of two is exact in integers.
 
     >>> import torch
-    >>> SignalNet((6, 128), classes=6)(torch.zeros(2, 6, 128)).shape
+    >>> SignalNet((6, 128), classes=6, mean=(0.0,) * 6, std=(1.0,) * 6)(torch.zeros(2, 6, 128)).shape
     torch.Size([2, 6])
 
     Args:
