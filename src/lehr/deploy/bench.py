@@ -106,9 +106,14 @@ class _Images(CalibrationDataReader):
         return None if image is None else {self._name: image}
 
 
-def _sessions(
-    net: IntegerNet, images: np.ndarray, folder: Path
-) -> tuple[onnxruntime.InferenceSession, onnxruntime.InferenceSession]:
+def twins(net: IntegerNet, images: np.ndarray, folder: Path) -> tuple[Path, Path]:
+    """Write the network in float32, and quantized to 8 bits by onnxruntime, as ONNX; return the two files.
+
+    Args:
+        net: the network
+        images: what the 8-bit one is calibrated on
+        folder: where to write
+    """
     upward = [
         dataclasses.replace(operation, directions=np.ones_like(operation.directions))
         if isinstance(operation, Threshold)
@@ -128,9 +133,16 @@ def _sessions(
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
     )
+    return fp32, int8
+
+
+def _sessions(
+    net: IntegerNet, images: np.ndarray, folder: Path
+) -> tuple[onnxruntime.InferenceSession, onnxruntime.InferenceSession]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return tuple(
-        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]) for path in (fp32, int8)
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        for path in twins(net, images, folder)
     )  # pyright: ignore[reportReturnType]
