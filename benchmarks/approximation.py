@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import torch
 
-from lehr.approximation import approximate, size, sup_error
+from lehr.approximation import approximate, sup_error
+from lehr.approximation_size import size
 
 
 def fastest(run: Callable[[], object], repeats: int = 7) -> float:

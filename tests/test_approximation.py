@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lehr import Linear, Quantizer, freeze
-from lehr.approximation import Approximation, Size, approximate, box_indicator, size, sup_error
+from lehr.approximation import Approximation, approximate, box_indicator, sup_error
+from lehr.approximation_size import Size, size
 from lehr.deploy import compile
 
 DTYPES = [torch.float32, torch.float64]

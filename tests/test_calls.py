@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lehr
 from lehr import Quantizer, quantize_
+from lehr.calls import CallTracer
 from lehr.convert import dequantize_
 from lehr.nonlinear import FUNCTIONS, KINDS
 from written_models import FunctionalResNet, HuggingModel, SharedResNet
@@ -174,6 +175,37 @@ def test_it_exports_with_torch_export() -> None:
     model = functional().eval()
     exported = torch.export.export(model, (PIXELS,)).module()
     torch.testing.assert_close(exported(PIXELS), model(PIXELS))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_call_tracer_sees_the_quantizers_and_plain_fx_is_refused(training: bool) -> None:
+    model = functional().train(training)
+    traced = torch.fx.GraphModule(model, CallTracer().trace(model))
+    called = [node.target for node in traced.graph.nodes if node.op == "call_module"]
+    assert [path for path in called if "quantized_calls" in path] == [
+        "quantized_calls.relu",
+        "layer1.quantized_calls.relu",
+        "layer1.quantized_calls.relu_1",
+        "layer2.quantized_calls.relu",
+        "layer2.quantized_calls.relu_1",
+        "quantized_calls.relu_1",
+    ]
+    if not training:  # else Dropout's random numbers differ
+        assert torch.equal(traced(PIXELS), model(PIXELS))
+    with pytest.raises(
+        RuntimeError, match="FunctionalResNet and would miss the quantizers of its calls: trace it with"
+    ):
+        torch.fx.symbolic_trace(model)
+
+
+def test_plain_fx_is_refused_where_a_method_is_called_inside() -> None:
+    model = nn.Sequential(Calls(lambda x: x.relu()))
+    quantize_(model)
+    with pytest.raises(RuntimeError, match=r"torch.fx misses quantized calls of Calls: trace it with .*CallTracer"):
+        torch.fx.symbolic_trace(model)
+    traced = torch.fx.GraphModule(model, CallTracer().trace(model))
+    x = torch.randn(3, 4)
+    assert torch.equal(traced(x), model(x))
 
 
 def test_a_block_that_is_left_out_does_not_disturb_the_others() -> None:

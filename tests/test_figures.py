@@ -16,7 +16,7 @@ import lehr
 from lehr.annealing import PowerDecay
 from lehr.approximation import approximate
 from lehr.noise import Normal, Uniform
-from lehr.report import figures
+from lehr.report import figures, theorem_figures
 from lehr.report.formula import approximate_formula
 from lehr.report.style import CYCLE, save
 from lehr.theory import Collapse
@@ -61,7 +61,7 @@ def test_an_approximation_is_drawn_with_its_error_inside_the_bound(dimension):
         return torch.sin(3 * x).mean(-1)
 
     net = approximate(f, lipschitz=3, dimension=dimension, epsilon=1, dtype=torch.float64)
-    drawn = figures.approximation(f, net, label="f")
+    drawn = theorem_figures.approximation(f, net, label="f")
     if dimension == 1:
         error = np.asarray(drawn.axes[1].lines[0].get_ydata(), dtype=float)
     else:
@@ -74,7 +74,7 @@ def test_a_network_too_fine_for_a_picture_is_drawn_by_its_largest_errors():
         return x.sum(-1)
 
     net = approximate(f, lipschitz=math.sqrt(2), dimension=2, epsilon=0.05, dtype=torch.float64)
-    drawn = figures.approximation(f, net).axes[2]
+    drawn = theorem_figures.approximation(f, net).axes[2]
     error = np.asarray(drawn.images[0].get_array())
     assert error.shape == (50, 50)
     assert 0.7 * net.bound < error.min() <= error.max() <= net.bound
@@ -82,7 +82,7 @@ def test_a_network_too_fine_for_a_picture_is_drawn_by_its_largest_errors():
 
 def test_collapse_leaves_out_gaps_of_zero_which_a_logarithm_cannot_show():
     measured = Collapse((1.0, 0.1, 0.01), (1.0, 0.1, 0.0), (0.5, 0.05, 0.0), (0.5, 1.0, 1.0))
-    left, right = figures.noise_collapse([("Normal", measured)]).axes
+    left, right = theorem_figures.noise_collapse([("Normal", measured)]).axes
     assert [np.asarray(data).tolist() for data in left.lines[0].get_data()] == [[1.0, 0.1], [0.5, 0.05]]
     on_the_threshold = np.asarray(right.lines[-1].get_ydata(), dtype=float)
     assert np.allclose(on_the_threshold, 0.5)

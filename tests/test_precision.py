@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 import lehr
 import lehr.data
 from lehr import MultiStep, Quantizer, quantize_
+from lehr.layer_loss import Row, Sensitivity
 from lehr.precision import template_of, unsigned
 from lehr.training.recipes import RecipeError, named
 from lehr.training.run import load_network
@@ -122,6 +124,18 @@ class TestSensitivity:
         assert text.splitlines()[0].split() == ["part", "kind", "8bit", "2bit"]
         assert "█" * 20 in found.chart()
         assert "lost at 8bit" in found.chart("8bit")
+
+    def test_a_notebook_draws_a_bar_for_each_loss(self) -> None:
+        found = Sensitivity(
+            0.9, ("8bit", "2bit"), (Row("conv<1>", "Conv2d", (-0.1, 0.2)), Row("fc", "Linear", (0, 0.4)))
+        )
+        drawing = ElementTree.fromstring(found.svg())
+        _, _, *bars = drawing.iter("{http://www.w3.org/2000/svg}rect")  # the first two are the legend's
+        widths = [float(bar.attrib["width"]) for bar in bars]
+        assert widths == [1, widths[3] / 2, 1, widths[3]]
+        assert "conv<1>" in [text.text for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
+        assert found.svg() in found._repr_html_()
+        assert '<th scope="row">conv&lt;1&gt;</th>' in found._repr_html_()
 
     def test_it_needs_data(self) -> None:
         with pytest.raises(ValueError, match="batches has no batch"):

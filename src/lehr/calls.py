@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 
 from lehr.layers import AbstractQuantizer
 from lehr.nonlinear import FUNCTIONS, IN_PLACE, METHODS
+from lehr.tracing import ADVICE, OwnForwardTracer
 
 CALLS = "quantized_calls"
 
@@ -122,6 +123,8 @@ class Redirected(OwnForward):
         finally:
             _running.redirect = enclosing
         if redirect.count < len(redirect.sites):
+            if any(isinstance(x, fx.Proxy) for x in (*args, *kwargs.values())):  # x.relu() of a symbol is a method
+                raise RuntimeError(f"torch.fx misses quantized calls of {type(self.module).__name__}: {ADVICE}")
             raise RuntimeError(redirect.complaint(f"only {redirect.count} calls"))
         return result
 
@@ -176,18 +179,24 @@ def is_opened(module: nn.Module) -> bool:
     return isinstance(vars(module).get("forward"), Split | Followed | Redirected)
 
 
-class CallTracer(fx.Tracer):
-    """A torch.fx tracer that sees the quantizers of calls; torch's own takes the class's forward of the root."""
+class CallTracer(OwnForwardTracer):
+    """A torch.fx tracer that sees the quantizers of calls.
+
+    >>> import torch, lehr
+    >>> class Net(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return torch.relu(x) * 2
+    >>> model = Net()
+    >>> _ = lehr.quantize_(model)
+    >>> graph = CallTracer().trace(model)
+    >>> [str(node.target) for node in graph.nodes]
+    ['x', 'quantized_calls.relu', '<built-in function mul>', 'output']
+    >>> traced = torch.fx.GraphModule(model, graph)
+    """
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether the module is one node of the graph."""
         return not is_opened(m) and super().is_leaf_module(m, module_qualified_name)
-
-    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
-        """As torch does, with the root's own forward."""
-        function, args = super().create_args_for_root(root_fn, is_module, concrete_args)
-        own = vars(self.root).get("forward")
-        return (lambda _, *rest: own(*rest)) if isinstance(own, OwnForward) else function, args
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> Any:
         """A node; x.relu() goes the way of torch.relu(x)."""

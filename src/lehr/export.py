@@ -1,4 +1,4 @@
-"""From a run, or a packed network, to integers in any form, compared everywhere image by image.
+"""Export the network of a run, or a packed one, as a packed file, ONNX or C, and compare all backends on images.
 
 A packed network needs the extra `deploy` alone; what trains, and reads data sets, is imported for a run.
 """
@@ -16,13 +16,13 @@ from lehr import deploy
 from lehr.deploy.freeze import freeze
 from lehr.deploy.integer_net import IntegerNet, random_batch
 from lehr.deploy.pack import load
-from lehr.deploy.verify import verify as checks
+from lehr.deploy.verify import verify as compare_backends
 from lehr.zoo import file_of
 
 if TYPE_CHECKING:
     from lehr.data import Splits, StreamedSplits
 
-_COMPARED = 256  # images of a data set that does not fit in memory, and random ones where there is none
+_COMPARED = 256  # images to compare on, if the data set does not fit in memory or if random images are used
 Format = Literal["packed", "onnx", "qonnx", "c", "wasm", "html"]
 _NAMES: dict[Format, str] = {
     "packed": "{}.lehr",
@@ -37,14 +37,14 @@ _NAMES: dict[Format, str] = {
 def export(
     source: str | Path, to: Format, out: Path | None = None, *, verify: bool = True
 ) -> Iterator[tuple[str, bool]]:
-    """Write a network in another form; sentences about what was done, and whether it went well.
+    """Write a network in another form; yield sentences about what was done, each with whether it succeeded.
 
     Args:
-        source: a run folder, whose network is frozen and compared with the trained one; or a packed file, or the name
-            of a network of the zoo, whose backends are compared with each other
-        to: the form
-        out: where to write it, instead of into the run folder, or the present one
-        verify: compare on the run's test images, or on random ones of a packed file; without it no data set is needed
+        source: a run folder, a packed file, or the name of a network of the zoo. The network of a run is frozen, and
+            compared with the trained one; otherwise the backends are compared with each other.
+        to: the form to write.
+        out: the path to write to; by default in the run folder, or in the current folder for a packed network.
+        verify: whether to compare, on the test images of the run or on random ones. Without it no data set is needed.
     """
     model = None
     if Path(source).is_dir():
@@ -77,18 +77,18 @@ def export(
         deploy.to_html(net, path, title=Path(source).stem)
     else:
         deploy.to_c(net, path, images=images[:8])
-    yield f"{path}: {_told_size(path, model, net)}", True
+    yield f"{path}: {_size_of(path, model, net)}", True
     if net.exact:
         yield "exact: every integer is the one that torch computes, on any machine", True
     for why in net.inexact:
         yield f"rounding can decide at {why}", True
     if verify:
-        for check in checks(model, net, images, qonnx=to == "qonnx"):
+        for check in compare_backends(model, net, images, qonnx=to == "qonnx"):
             yield str(check), check.passed
 
 
 def _test_images(splits: Splits | StreamedSplits) -> Tensor:
-    """All test images, or some of a data set that does not fit in memory."""
+    """Return all test images, or some if the data set does not fit in memory."""
     from lehr.data import Dataset, examples_of
 
     test = splits.test
@@ -99,7 +99,7 @@ def _random_images(net: IntegerNet) -> Tensor:
     return torch.from_numpy(random_batch(net, _COMPARED))
 
 
-def _told_size(path: Path, model: nn.Module | None, net: IntegerNet) -> str:
+def _size_of(path: Path, model: nn.Module | None, net: IntegerNet) -> str:
     if path.is_dir():
         return f"{len(list(path.iterdir()))} files for {net.summary().bytes:,} bytes of network"
     size = path.stat().st_size

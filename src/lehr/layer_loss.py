@@ -16,6 +16,7 @@ True
 from __future__ import annotations
 
 import copy
+import html
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from lehr.scale import inputs_of
 from lehr.table import Table, Tabular
 
 _BAR = 20  # characters of the longest bar
+_LENGTH, _THICK = 320, 11  # pixels of the longest bar, and of every bar
+_COLOURS = ("#56B4E9", "#0072B2", "#D55E00", "#E69F00", "#009E73")  # Okabe and Ito's, seen on white and on black
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Sensitivity(Tabular):
-    """What `sensitivity` measured; prints as a table with a bar for the coarsest precision.
+    """What `sensitivity` measured; prints as a table and bars for the last precision, in notebooks as a drawing.
 
     Args:
         baseline: the measure of the network in full precision
@@ -72,6 +75,29 @@ class Sensitivity(Tabular):
                 [(r.part, bar) for r, bar in zip(self.rows, bars, strict=True)],
             )
         )
+
+    def svg(self) -> str:
+        """Return a drawing: of each part, a bar for each precision, as long as what is lost."""
+        longest = max((loss for row in self.rows for loss in row.losses), default=0.0)
+        names = 8 + 7 * max((len(row.part) for row in self.rows), default=0)  # pixels
+        height = _THICK * len(self.precisions) + _THICK  # of a part, with the gap below it
+        drawn = []
+        for at, word in enumerate(self.precisions):
+            drawn += [_bar_of(names + 90 * at, 2, 10, at), _text_of(names + 90 * at + 14, 11, word)]
+        for line, row in enumerate(self.rows):
+            top = 24 + line * height
+            drawn.append(_text_of(names - 8, top + (height - _THICK) / 2 + 4, row.part, anchor="end"))
+            for at, loss in enumerate(row.losses):
+                length = _LENGTH * max(loss, 0.0) / longest if longest > 0 else 0.0
+                drawn.append(_bar_of(names, top + at * _THICK, max(length, 1.0), at))
+                drawn.append(_text_of(names + length + 4, top + at * _THICK + 9, f"{loss:.3g}", size=9))
+        size = f'width="{names + _LENGTH + 60}" height="{24 + height * len(self.rows)}"'
+        opening = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" fill="currentColor">'
+        return "".join([opening, *drawn, "</svg>"])
+
+    def _repr_html_(self) -> str:
+        caption = f"<p>What is lost of {self.baseline:.4g} when this part alone is quantized:</p>"
+        return f"{caption}{self.svg()}{self.table().html()}"
 
     def __str__(self) -> str:
         return f"{self.table()}\n\n{self.chart()}\nin full precision: {self.baseline:.4g}"
@@ -118,3 +144,12 @@ def sensitivity(
                 losses.append(baseline - float(measure(tried.eval())))
             rows.append(Row(part.module, part.was, tuple(losses)))
     return Sensitivity(baseline, tuple(precisions), tuple(rows))
+
+
+def _bar_of(x: float, y: float, length: float, precision: int) -> str:
+    colour = _COLOURS[precision % len(_COLOURS)]
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{length:.1f}" height="{_THICK - 1}" fill="{colour}"/>'
+
+
+def _text_of(x: float, y: float, text: str, *, size: int = 12, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}">{html.escape(text)}</text>'

@@ -32,6 +32,7 @@ from lehr.estimator import Estimator, Mode, ana, estimator_of
 from lehr.expectation import quantize, wide
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Noise, Number, check, shown
+from lehr.tracing import quantizer_node, unscaled_node
 
 _PAPER = ana()
 _NOISE = "forward_std", "backward_std", "forward_mean", "backward_mean"
@@ -65,8 +66,7 @@ class AbstractQuantizer(nn.Module, abc.ABC):
     def unscaled(self, x: Tensor) -> Tensor:
         """The quantized x without the scale, noise or none: each value is a level, with the gradient of `forward`."""
         if isinstance(x, torch.fx.Proxy):
-            own = x.tracer.create_proxy("get_attr", x.tracer.path_of_module(self), (), {})  # pyright: ignore
-            return x.tracer.create_proxy("call_method", "unscaled", (own, x), {})  # pyright: ignore
+            return unscaled_node(self, x)
         levels = torch.tensor(self.levels, dtype=x.dtype, device=x.device)[self.codes(x).long()]
         levels = torch.where(x.isnan(), x, levels)
         if torch.is_grad_enabled():
@@ -169,8 +169,8 @@ class Quantizer(AbstractQuantizer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Quantize; without forward noise when evaluating."""
-        if isinstance(x, torch.fx.Proxy):  # one node of a traced graph, as torch's own activations are
-            return x.tracer.create_proxy("call_module", x.tracer.path_of_module(self), (x,), {})  # pyright: ignore
+        if isinstance(x, torch.fx.Proxy):
+            return quantizer_node(self, x)
         return quantize(x, self.estimator, scale=1.0 if self.scale is None else self.scale)
 
     def extra_repr(self) -> str:

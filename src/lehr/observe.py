@@ -3,6 +3,10 @@
 With an example the model runs once in training and once in eval mode, and a `TorchFunctionMode` sees every function of
 torch; its buffers and the random numbers are as before. Without one, torch.fx traces it (symbolic.py): that costs
 nothing and needs no data, but does not get through a forward that looks at values. Both find the same uses.
+
+Where tracing fails, torch.export is no fallback: it needs an example too, and with an example the model can be run.
+A run sees every call, also in a forward that torch.export refuses, in training and in eval mode, and with the modules
+that make the calls.
 """
 
 from __future__ import annotations

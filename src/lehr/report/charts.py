@@ -1,8 +1,8 @@
 """Curves against epochs as inline SVG: lines, stacked areas, shaded annealing windows.
 
-Colours are the style sheet's, so that one drawing serves light, dark and paper: a series names a class, or its depth in
-the network (0 the first layer, 1 the last). Values travel along as data for the hover script. Every text goes through
-markupsafe, which escapes it.
+Colours come from the style sheet, so one drawing fits light mode, dark mode and paper. A series names a class of the
+style sheet, or its depth in the network (0 is the first layer, 1 the last). The drawing holds the values as data, for
+the script that shows them under the pointer. markupsafe escapes every text.
 
 >>> chart = lines("loss", [0, 1], [Series("train < 1", [0.5, 0.25], "main")], end=2)
 >>> "train &lt; 1" in chart.svg, "<script" in chart.svg
@@ -22,15 +22,22 @@ from markupsafe import Markup
 
 Unit = Literal["number", "percent"]
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 14.0, 16.0, 30.0  # room for the axes, in the drawing's units
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 14.0, 16.0, 30.0  # margins for the axes, in the drawing's units
 _WIDE, _SMALL = (520.0, 250.0), (260.0, 170.0)
-_SHADE = 0.13  # of one annealing window; where several overlap they share 0.5
-_DESCRIBED = 12  # series told in words to a screen reader
+_SHADE = 0.13  # opacity of an annealing window; all that overlap have at most 0.5 together
+_DESCRIBED = 12  # series that the text for screen readers describes
 
 
 @dataclass(frozen=True)
 class Series:
-    """One curve; NaN is a gap. `look` is a class of style.css, `depth` a place between first and last layer."""
+    """One curve.
+
+    Args:
+        name: its name in the legend.
+        values: one for each epoch; NaN is a gap.
+        look: a class of style.css.
+        depth: its place between the first layer (0) and the last (1), which gives the colour.
+    """
 
     name: str
     values: Sequence[float]
@@ -40,7 +47,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Band:
-    """Epochs to shade, with a short label on top where bands do not overlap."""
+    """Epochs to shade. The label is shown on top unless bands overlap."""
 
     start: float
     end: float
@@ -50,7 +57,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing, its title, and what its legend names."""
+    """A drawing, its title and the series of its legend; `filled` if these are areas."""
 
     title: str
     svg: Markup
@@ -71,9 +78,19 @@ def lines(
     ceiling: float | None = None,
     log: bool = False,
 ) -> Chart:
-    """Curves over [0, end]; the value axis takes in `floor` and does not pass `ceiling`.
+    """Draw curves over [0, end].
 
-    `ghosts` are drawn faintly behind the others, without name or value: the single runs behind a mean.
+    Args:
+        title: the title.
+        epochs: the epoch of each value.
+        series: the curves.
+        end: the last epoch of the axis.
+        unit: how values are written.
+        bands: epochs to shade.
+        ghosts: faint curves behind the others, without name and value, such as the single runs behind a mean.
+        floor: a value that the axis includes.
+        ceiling: the largest value of the axis.
+        log: whether the axis of values is logarithmic.
     """
     shown = [one for one in series if any(_drawable(value, log) for value in one.values)]
     values = [value for one in (*ghosts, *shown) for value in one.values if _drawable(value, log)]
@@ -89,7 +106,14 @@ def lines(
 
 
 def areas(title: str, epochs: Sequence[float], series: Sequence[Series], *, end: float) -> Chart:
-    """Shares that add up to 1, on top of each other; small, to stand beside its like."""
+    """Draw shares that add up to 1 as stacked areas, in a small chart.
+
+    Args:
+        title: the title.
+        epochs: the epoch of each value.
+        series: the shares, from the bottom up.
+        end: the last epoch of the axis.
+    """
     frame = _Frame(_SMALL, end, _Axis((0.0, 0.5, 1.0), lambda value: value), "percent")
     wide = [0.0, *epochs] if len(epochs) == 1 else epochs  # one point has no area
     base = [0.0] * len(wide)
@@ -106,7 +130,7 @@ def areas(title: str, epochs: Sequence[float], series: Sequence[Series], *, end:
 
 @dataclass(frozen=True)
 class _Axis:
-    """The ticks of an axis, and where a value lies on it: 0 at the bottom, 1 at the top."""
+    """The ticks of an axis, and the function that places a value on it: 0 is the bottom, 1 the top."""
 
     ticks: tuple[float, ...]
     place: Callable[[float], float]
@@ -127,7 +151,7 @@ class _Frame:
         return self.size[1] - _BOTTOM - self.axis.place(value) * (self.size[1] - _TOP - _BOTTOM)
 
     def path(self, epochs: Sequence[float], values: Sequence[float]) -> str:
-        """Through the points in order, with gaps where there is no value; a point without neighbours is a dash."""
+        """Return the path through the points, with gaps where there is no value; a single point is a dash."""
         drawn = []
         points = zip(epochs, values, strict=True)
         for usable, group in itertools.groupby(points, lambda point: _drawable(point[1], self.axis.log)):
@@ -160,7 +184,7 @@ class _Frame:
             Markup(
                 '<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
                 '<text class="value" x="{}" y="{:.1f}">{}</text>'
-            ).format(_LEFT, right, self.y(tick), self.y(tick), _LEFT - 7, self.y(tick), _shown(tick, self.unit))
+            ).format(_LEFT, right, self.y(tick), self.y(tick), _LEFT - 7, self.y(tick), _written(tick, self.unit))
             for tick in self.axis.ticks
         ]
         for tick in _ticks(0.0, self.end, 6 if width > 300 else 3, whole=True):
@@ -180,7 +204,7 @@ class _Frame:
         ).format(
             width,
             height,
-            _told(title, epochs, series, self.unit),
+            _described(title, epochs, series, self.unit),
             json.dumps(data, separators=(",", ":")),
             Markup().join(parts),
             _LEFT,
@@ -221,7 +245,7 @@ def _ticks(low: float, high: float, count: int, *, whole: bool = False) -> list[
 
 
 def _step(rough: float) -> float:
-    """The next of 1, 2, 5, 10, ... from `rough` on."""
+    """Return the least of ..., 1, 2, 5, 10, 20, ... that is at least `rough`."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
 
@@ -234,16 +258,16 @@ def _digits(value: float) -> float | None:
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-def _shown(value: float, unit: Unit) -> str:
+def _written(value: float, unit: Unit) -> str:
     return f"{100 * value:.4g} %" if unit == "percent" else f"{value:.4g}"
 
 
-def _told(title: str, epochs: Sequence[float], series: Sequence[Series], unit: Unit) -> str:
-    """The chart in a sentence, for those who do not see it."""
+def _described(title: str, epochs: Sequence[float], series: Sequence[Series], unit: Unit) -> str:
+    """Describe the chart in a sentence, for screen readers."""
     ends = []
     for one in series[:_DESCRIBED]:
         known = [value for value in one.values if math.isfinite(value)]
         if known:
-            ends.append(f"{one.name} from {_shown(known[0], unit)} to {_shown(known[-1], unit)}")
+            ends.append(f"{one.name} from {_written(known[0], unit)} to {_written(known[-1], unit)}")
     more = f"; and {len(series) - _DESCRIBED} more" if len(series) > _DESCRIBED else ""
     return f"{title} over {len(epochs)} epochs: {'; '.join(ends)}{more}. Arrow keys go through the epochs."

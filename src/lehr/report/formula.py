@@ -16,7 +16,8 @@ from pathlib import Path
 
 import torch
 
-from lehr.approximation import approximate, check_memory, size, sup_error
+from lehr.approximation import approximate, sup_error
+from lehr.approximation_size import check_memory, size
 from lehr.expression import parse
 from lehr.table import Table
 
@@ -64,8 +65,8 @@ def approximate_formula(
         str(Table(("epsilon", "n", "N", "bound", "measured"), rows)),
     ]
     if out is not None:
-        from lehr.report.figures import approximation  # matplotlib is slow to load and not always wanted
         from lehr.report.style import save
+        from lehr.report.theorem_figures import approximation  # matplotlib is slow to load and not always wanted
 
         label = f.text if len(f.text) <= _LABEL else f"{f.text[: _LABEL - 1]}…"
         lines += [f"drawn: {path}" for path in save(approximation(f, net, label), out, formats)]

@@ -1,7 +1,8 @@
 """How lehr's figures look, and how they are written to files.
 
-Made without pyplot and with matplotlib's settings restored after each figure: nothing global changes. Colours are Okabe
-and Ito's, which colour-blind readers tell apart, or a scale of rising lightness where the curves have an order.
+Figures are made without pyplot, and matplotlib's settings are restored after each one: nothing global changes. The
+colours are those of Okabe and Ito, which colour-blind readers can tell apart. Curves that have an order get a scale of
+rising darkness.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _STYLE: dict[Any, Any] = {
     "legend.handlelength": 1.8,
     "figure.constrained_layout.use": True,
     "savefig.dpi": 300,
-    "svg.fonttype": "path",  # the same letters wherever it is opened
+    "svg.fonttype": "path",  # looks the same without the font
     "svg.hashsalt": "lehr",
     "pdf.fonttype": 42,
     "image.cmap": "viridis",
@@ -67,7 +68,7 @@ _P = ParamSpec("_P")
 
 
 def styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
-    """Draw in our style, and leave matplotlib's settings as they were."""
+    """Decorate a function that draws: it draws in lehr's style, and matplotlib's settings are restored afterwards."""
 
     @functools.wraps(draw)
     def restored(*args: _P.args, **kwargs: _P.kwargs) -> Figure:
@@ -78,14 +79,20 @@ def styled(draw: Callable[_P, Figure]) -> Callable[_P, Figure]:
 
 
 def save(figure: Figure, path: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write `figure` as path.svg, path.pdf and path.png, or those of them asked for."""
+    """Write a figure to files and return their paths.
+
+    Args:
+        figure: the figure.
+        path: the path without a suffix; its folder is created.
+        formats: the formats to write, of svg, pdf and png.
+    """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise ValueError(f"formats are {', '.join(FORMATS)}, got {unknown[0]!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
     written = []
     with matplotlib.rc_context(_STYLE):
-        figure.draw_without_rendering()  # lays it out, once for all formats
+        figure.draw_without_rendering()  # compute the layout once for all formats
         figure.set_layout_engine("none")
         for name in formats:
             target = path.with_name(f"{path.name}.{name}")
@@ -95,6 +102,6 @@ def save(figure: Figure, path: Path, formats: Sequence[str] = FORMATS) -> list[P
 
 
 def ordered(count: int) -> list[tuple[float, float, float, float]]:
-    """Colours of rising darkness for curves that have an order; the lightest still shows on white."""
+    """Return colours of rising darkness for curves that have an order; the lightest is visible on white."""
     scale = matplotlib.colormaps["viridis"]
     return [scale(0.82 - 0.72 * i / max(1, count - 1)) for i in range(count)]
