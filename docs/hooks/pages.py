@@ -33,7 +33,13 @@ ROOMS = (  # in the order of the road; a room that is not named here comes after
     *("models", "algorithms", "data", "training", "deploy", "export"),
     *("approximation", "theory", "expression", "interval", "report"),
 )
-INTERNAL = {"__init__", "cli", "fast", "table", "tracing"}  # the front page, the command line, and what only lehr itself uses
+INTERNAL = {
+    "__init__",
+    "cli",
+    "fast",
+    "table",
+    "tracing",
+}  # the front page, the command line, and what only lehr itself uses
 
 
 def on_config(config: MkDocsConfig) -> None:

@@ -29,6 +29,8 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 from lehr.layers import AbstractQuantizer
+from lehr.models.input import Input
+from lehr.models.signal_input import SignalInput
 from lehr.nonlinear import FUNCTIONS, IN_PLACE, METHODS
 from lehr.tracing import ADVICE, OwnForwardTracer
 
@@ -195,7 +197,9 @@ class CallTracer(OwnForwardTracer):
     """
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether the module is one node of the graph."""
+        """Whether the module is one node of the graph: torch's own are, and lehr's inputs, which ask for the dtype."""
+        if isinstance(m, Input | SignalInput):
+            return True
         return not is_opened(m) and super().is_leaf_module(m, module_qualified_name)
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> Any:
