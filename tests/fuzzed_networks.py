@@ -163,7 +163,7 @@ def _operation(random: np.random.Generator, net: IntegerNet) -> Operation:
 
 def damaged(random: np.random.Generator, net: IntegerNet) -> bytes:
     """A packed file of `net` with some fields, tensors or bytes replaced."""
-    data = pack._packed(net)
+    data = pack.packed_bytes(net)
     (length,) = struct.unpack("<Q", data[:8])
     if random.random() < 0.2:  # bytes, wherever they are
         edited = bytearray(data)

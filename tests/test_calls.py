@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lehr
 from lehr import Quantizer, quantize_
 from lehr.calls import CallTracer
-from lehr.convert import dequantize_
+from lehr.dequantize import dequantize_
 from lehr.nonlinear import FUNCTIONS, KINDS
 from written_models import FunctionalResNet, HuggingModel, SharedResNet
 

@@ -349,7 +349,7 @@ class TestTheScale:
             return (weight - scale * quantizer.step(weight / scale)).square().sum().item()
 
         sampled = error()
-        monkeypatch.setattr("lehr.scale._SAMPLE", weight.numel())
+        monkeypatch.setattr("lehr.scale.SAMPLE", weight.numel())
         assert sampled == pytest.approx(error(), rel=0.003)
 
     def test_one_for_the_tensor_one_per_channel_or_the_template_s(self):

@@ -21,7 +21,7 @@ from lehr.deploy import FreezeError, IntegerNet, compile, load, to_c, to_onnx
 from lehr.deploy.freeze import freeze
 from lehr.deploy.integer_net import Output
 from lehr.deploy.operations import Affine, Floats, Round, Table
-from lehr.deploy.pack import _packed
+from lehr.deploy.pack import packed_bytes
 from lehr.deploy.predict import predict
 from lehr.deploy.verify import verify
 from lehr.models import Input, SignalInput
@@ -104,7 +104,7 @@ def test_equal_channels_share_one_table_or_one_affine() -> None:
     first = net.operations[0]
     assert isinstance(first, Table)
     assert first.table.shape == (1, 256)
-    assert len(_packed(net)) < 2500
+    assert len(packed_bytes(net)) < 2500
     model = nn.Sequential(SignalInput((0.5,) * 20, (2.0,) * 20), linear(20, 3)).eval()
     shared = freeze(model, torch.zeros(1, 20))
     rounds = shared.operations[1]
@@ -214,9 +214,9 @@ def test_floats_begin_with_floats_and_bytes_with_a_table() -> None:
 
 
 def test_files_that_older_lehr_can_read_stay_of_version_1() -> None:
-    assert b'\\"version\\":1,' in _packed(networks.frozen("vgg"))
+    assert b'\\"version\\":1,' in packed_bytes(networks.frozen("vgg"))
     for name in (*OTHER_INPUTS, "mask", "one dimension"):
-        assert b'\\"version\\":2,' in _packed(networks.frozen(name)), name
+        assert b'\\"version\\":2,' in packed_bytes(networks.frozen(name)), name
 
 
 def test_floats_that_reach_a_quantized_layer_are_warned_about_and_run() -> None:

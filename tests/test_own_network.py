@@ -20,7 +20,7 @@ from lehr.report.experiment import network
 from lehr.training.model import Model
 from lehr.training.recipe import Data, Recipe
 from lehr.training.recipes import RecipeError, dump, named, read
-from lehr.training.series import _difference
+from lehr.training.series import difference_of
 from lehr.training.shown import read_to_show
 from processes import Lehr, lehr
 
@@ -203,7 +203,7 @@ def test_networks_are_named_by_their_changed_settings() -> None:
     assert told(Model("mobilenet-v2", dropout=0.5)) == "mobilenet-v2 dropout=0.5"
     assert told(Model(Small, depth=3)) == "Small depth=3"
     there, wanted = (Recipe(data=Data("digits"), model=Model(Small, depth=depth), epochs=1) for depth in (1, 2))
-    assert _difference(there, wanted) == ("model.depth", 1, 2)
+    assert difference_of(there, wanted) == ("model.depth", 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def small() -> IntegerNet:
 
 def edited(change) -> bytes:
     """The small network's file with its description changed by `change`, which may also change the tensors."""
-    data = pack._packed(small())
+    data = pack.packed_bytes(small())
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
     description = json.loads(header.pop("__metadata__")["lehr"])
@@ -207,7 +207,7 @@ def tensor(name, value):
     return edited(lambda _, tensors: tensors.update({name: value}))
 
 
-WHOLE = pack._packed(small())
+WHOLE = pack.packed_bytes(small())
 HOSTILE = {
     "empty": (b"", "not all of it"),
     "wrong magic": (b"PK\x03\x04" + b"\0" * 60, "no packed network"),

@@ -80,10 +80,10 @@ def test_an_error_about_a_file_prints_no_control_characters(tmp_path, capsys):
 
 
 def test_a_warning_prints_no_control_characters(capsys):
-    from lehr.cli import _show_warning
+    from lehr.cli import show_warning
 
     class Told(UserWarning):
         __module__ = "lehr.somewhere"
 
-    _show_warning(Told(EVIL), Told, "file.py", 1, file=sys.stderr)
+    show_warning(Told(EVIL), Told, "file.py", 1, file=sys.stderr)
     assert SHOWN in capsys.readouterr().err

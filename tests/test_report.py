@@ -183,7 +183,7 @@ def test_other_data_in_their_place_leave_it_out_too(tmp_path: Path, monkeypatch:
     def of_a_few(path: Path):
         raise ValueError("validation must be in 0..11 for 12 samples, got 10000")
 
-    monkeypatch.setattr(page, "_network_and_test_images", of_a_few)
+    monkeypatch.setattr(page, "network_and_test_images", of_a_few)
     words = Tags(write_report(make_run(tmp_path / "run")).read_text()).words
     assert "The confusion matrix is left out: validation must be in 0..11 for 12 samples" in words
 
@@ -220,7 +220,7 @@ def hostile_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (run / "metrics.csv").write_text(metrics)
     images = Dataset(torch.zeros(4, 1, 1, 1, dtype=torch.uint8), torch.tensor([0, 1, 1, 0]), (HOSTILE, "b"), (0,), (1,))
     answers_first = torch.nn.Sequential(torch.nn.Flatten(), Constant())
-    monkeypatch.setattr(page, "_network_and_test_images", lambda path: (answers_first, images))
+    monkeypatch.setattr(page, "network_and_test_images", lambda path: (answers_first, images))
     return write_report(run)
 
 

@@ -1,4 +1,4 @@
-"""Scales of activations are fitted to data, and a trained network that is quantized starts close to itself."""
+"""Activations, biases and BatchNorm are fitted to data: a trained network that is quantized starts close to itself."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from lehr.scale import fit_power_of_two
 from written_models import FunctionalResNet, SharedResNet, plain_cnn
 
 BATCH = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
+PIXELS = torch.randint(0, 256, (64, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
 
 def small(activations: object = "8bit") -> nn.Sequential:
@@ -130,12 +131,12 @@ class TestLevels:
 
 
 @functools.cache
-def trained(kind: str, norm: bool) -> nn.Module:
+def trained(kind: str, norm: bool, width: int = 16) -> nn.Module:
     """A network that makes few errors on the digits."""
     train = lehr.data.load("digits").train
     torch.manual_seed(0)
     models = {"cnn": plain_cnn, "resnet": FunctionalResNet}
-    model = SharedResNet(16) if kind == "shared" else models[kind](16, norm=norm)
+    model = SharedResNet(width) if kind == "shared" else models[kind](width, norm=norm)
     epochs, rate = 12, 6e-3 if norm else 3e-3
     optimizer = torch.optim.Adam(model.parameters(), rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * -(-len(train.images) // 64))
@@ -184,3 +185,57 @@ def test_it_freezes_without_training(kind: str) -> None:
         same = (net.predict(splits.test.images) == model(splits.test.images).argmax(1)).sum()
     assert same >= len(splits.test.images) - (kind == "resnet")
     assert (net.predict(splits.test.images) == splits.test.labels).double().mean() > 0.95
+
+
+class TestCorrection:
+    """Quantization shifts the mean of a channel; biases and BatchNorm take the shift away."""
+
+    def outputs(self, model: nn.Module, path: str) -> torch.Tensor:
+        seen: list[torch.Tensor] = []
+        hook = model.get_submodule(path).register_forward_hook(lambda _, __, output: seen.append(output.detach()))
+        model(PIXELS)
+        hook.remove()
+        return torch.cat(seen).transpose(0, 1).flatten(1).double()
+
+    @pytest.mark.parametrize("norm", [True, False], ids=["BatchNorm", "bias"])
+    def test_each_channel_has_the_mean_of_the_float_network(self, norm: bool) -> None:
+        torch.manual_seed(0)
+        model = FunctionalResNet(norm=norm).eval()
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.train().momentum = None
+        model(PIXELS)  # now its statistics are those of the data
+        model.eval()
+        quantized, plain = copy.deepcopy(model), copy.deepcopy(model)
+        for copied, correct in ((quantized, True), (plain, False)):
+            quantize_(copied, weights="2bit", activations="2bit", scale="channel", example=PIXELS)
+            calibrate_(copied, [PIXELS], correct=correct)
+        for path in ("bn1", "layer1.bn1", "layer2.bn2") if norm else ("conv1", "layer1.conv2", "layer2.down.0", "fc"):
+            expected = self.outputs(model, path)
+            corrected, uncorrected = self.outputs(quantized, path), self.outputs(plain, path)
+            torch.testing.assert_close(corrected.mean(1), expected.mean(1), rtol=0.01, atol=2e-3)
+            assert not torch.allclose(uncorrected.mean(1), expected.mean(1), rtol=0.01, atol=2e-3)
+            if norm:
+                torch.testing.assert_close(corrected.var(1), expected.var(1), rtol=0.01, atol=2e-3)
+
+    def test_it_can_be_left_out(self) -> None:
+        model = small()
+        before = copy.deepcopy(model.state_dict())
+        calibrate_(model, [BATCH], correct=False)
+        assert all(torch.equal(model.state_dict()[name], before[name]) for name in before if name.endswith("bias"))
+
+    def test_a_network_that_never_was_float_keeps_its_biases(self) -> None:
+        model = nn.Sequential(lehr.Linear(8, 4), nn.BatchNorm1d(4), Quantizer(), lehr.Linear(4, 2))
+        before = copy.deepcopy(model.state_dict())
+        calibrate_(model, [BATCH])
+        assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+
+    def test_a_small_network_loses_far_less(self) -> None:
+        splits = lehr.data.load("digits")
+        errors_by = {}
+        for correct in (False, True):
+            quantized = copy.deepcopy(trained("shared", True, 8))
+            quantize_(quantized, weights="4bit", activations="4bit", scale="channel", example=splits.train.images[:2])
+            calibrate_(quantized, splits.train.images[:512].split(128), correct=correct)
+            errors_by[correct] = errors(quantized)
+        assert errors_by[True] < 0.7 * errors_by[False]

@@ -178,9 +178,9 @@ def test_blocks_and_doctests_of_a_docstring_become_code() -> None:
 def test_the_curves_to_choose_from_are_those_of_lehr(kind: type[lehr.Normal], levels: str) -> None:
     explorer = hook("explorer")
     step = explorer.LEVELS[levels][1]
-    value, slope = explorer._panels(step)
+    value, slope = explorer.panels_of(step)
     noise = kind(explorer.STDS[12])
-    drawn = explorer._curve(step, noise, value, slope)
+    drawn = explorer.curve_of(step, noise, value, slope)
     expected = (value, lehr.quantize), (slope, lambda x, step, noise: derivative(step, noise, x))
     for points, (panel, function) in zip(drawn, expected, strict=False):
         places = torch.tensor([[float(number) for number in point.split(",")] for point in points.split()])

@@ -121,7 +121,7 @@ def test_windows_of_the_straight_through_estimator_narrow_where_a_backward_law_s
 def test_a_log_gets_a_line_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seconds: float
 ) -> None:
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", seconds)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", seconds)
     train(dataclasses.replace(RECIPE, epochs=2, annealing=Annealing(Hierarchical(0))), tmp_path / "run")
     lines = capsys.readouterr().err.splitlines()
     if seconds:
@@ -496,8 +496,8 @@ def test_bfloat16_that_would_end_the_process_is_refused_before_anything_is_writt
     flags: str, product: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpuinfo").write_text(f"flags : fpu {flags}\n")
-    monkeypatch.setattr(machine, "_CPU", tmp_path / "cpuinfo")
-    monkeypatch.setattr(machine, "_PRODUCT", product)
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine, "PRODUCT", product)
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     if not refused:
         machine.check_bfloat16()

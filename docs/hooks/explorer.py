@@ -74,7 +74,7 @@ def explorer() -> str:
     template = (Path(__file__).parent / "explorer.html").read_text(encoding="utf-8")
     data = curves()
     noise, levels, std = "Uniform", "ternary", 15
-    _, below = _panels(LEVELS[levels][1])
+    _, below = panels_of(LEVELS[levels][1])
     return jinja2.Template(template, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined).render(
         noises=[kind.__name__ for kind in NOISES],
         levels={name: told for name, (told, _) in LEVELS.items()},
@@ -89,20 +89,21 @@ def explorer() -> str:
 
 def curves() -> dict[str, Any]:
     """Everything the script shows: for each function its axes, for each noise and function a curve for each std."""
-    panels = {name: _panels(step) for name, (_, step) in LEVELS.items()}
+    panels = {name: panels_of(step) for name, (_, step) in LEVELS.items()}
     return {
         "stds": [f"{std:.3f}" + (" (√3/6, the paper’s)" if std == PAPER else "") for std in STDS],
         "frames": {name: _frame(step, *panels[name]) for name, (_, step) in LEVELS.items()},
         "curves": {
             kind.__name__: {
-                name: [_curve(step, kind(std), *panels[name]) for std in STDS] for name, (_, step) in LEVELS.items()
+                name: [curve_of(step, kind(std), *panels[name]) for std in STDS] for name, (_, step) in LEVELS.items()
             }
             for kind in NOISES
         },
     }
 
 
-def _panels(step: MultiStep) -> tuple[Panel, Panel]:
+def panels_of(step: MultiStep) -> tuple[Panel, Panel]:
+    """Return the panels of the value and of the derivative, with room for their curves."""
     reach = max(map(abs, step.thresholds)) + 1.0
     margin = 0.08 * (step.levels[-1] - step.levels[0])
     value = Panel((-reach, step.levels[0] - margin), (reach, step.levels[-1] + margin))
@@ -121,7 +122,7 @@ def _frame(step: MultiStep, value: Panel, slope: Panel) -> dict[str, Any]:
     }
 
 
-def _curve(step: MultiStep, noise: Noise, value: Panel, slope: Panel) -> list[str]:
+def curve_of(step: MultiStep, noise: Noise, value: Panel, slope: Panel) -> list[str]:
     """Points of the value, points of the gradient, and its largest slope in words."""
     if float(noise.std) == 0:
         return [_frame(step, value, slope)["staircase"], slope.points([-9, 9], [0, 0]), "∞"]

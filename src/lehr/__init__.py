@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lehr import algorithms, approximation, data, deploy, models
     from lehr.annealing import Annealer
-    from lehr.convert import dequantize_, quantize_
+    from lehr.calibration import calibrate_
+    from lehr.convert import quantize_
     from lehr.deploy.check import check
     from lehr.deploy.freeze import freeze
+    from lehr.dequantize import dequantize_
     from lehr.estimator import Estimator
     from lehr.expectation import quantize
     from lehr.layer_loss import sensitivity
     from lehr.layers import Conv1d, Conv2d, Conv3d, Linear, Quantizer
     from lehr.multistep import MultiStep
     from lehr.noise import Dirac, Logistic, Normal, Triangular, Uniform
-    from lehr.scale import calibrate_
     from lehr.transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 
 __version__ = "0.2.0"  # the one place: pyproject.toml reads it
@@ -63,7 +64,9 @@ __all__ = [
 # Where each name is, so that it is imported when it is used: `lehr --help` does not wait for torch.
 _NAMES = {
     "annealing": ("Annealer",),
-    "convert": ("dequantize_", "quantize_"),
+    "calibration": ("calibrate_",),
+    "convert": ("quantize_",),
+    "dequantize": ("dequantize_",),
     "deploy.check": ("check",),
     "deploy.freeze": ("freeze",),
     "estimator": ("Estimator",),
@@ -71,7 +74,6 @@ _NAMES = {
     "layers": ("Conv1d", "Conv2d", "Conv3d", "Linear", "Quantizer"),
     "multistep": ("MultiStep",),
     "noise": ("Dirac", "Logistic", "Normal", "Triangular", "Uniform"),
-    "scale": ("calibrate_",),
     "layer_loss": ("sensitivity",),
     "transposed": ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"),
 }

@@ -1,4 +1,4 @@
-"""Turn a float network into one that trains towards a quantized one: `quantize_`; and back: `dequantize_`.
+"""Turn a float network into one that trains towards a quantized one: `quantize_`.
 
 Every `Linear` and `Conv` becomes its lehr namesake, in place: the same module object with the same parameters, hooks
 and place in the model, now with a quantizer for its weights, whose scale is fitted so that a trained network starts
@@ -23,18 +23,19 @@ import itertools
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
+from lehr.calibration import calibrate_, inputs_of
 from lehr.calls import CALLS, Followed, OwnForward, QuantizedCalls, Redirected, Site, Split
 from lehr.decide import QUANTIZED, Change, Decision, Plan, Request, Scale, Skip, decide
+from lehr.dequantize import become_
 from lehr.layers import AbstractQuantizer, Quantizer
 from lehr.nonlinear import ACTIVATIONS, name_of
 from lehr.observe import observe
 from lehr.precision import Precision, template_of
-from lehr.scale import calibrate_, inputs_of
 from lehr.table import Table, Tabular
 
 # Modules of torch that call functions where torch.fx does not look.
@@ -168,48 +169,6 @@ def quantize_(
     return Conversion(tuple(d.change for d in plan.decisions), _weights(model), _macs(plan), tuple(notes))
 
 
-def dequantize_(model: nn.Module, *, weights: Literal["float", "quantized"] = "float") -> nn.Module:
-    """Make a model that `quantize_` has converted what it was: torch's layers and activations, and its own forward.
-
-    Args:
-        model: the network; it is changed in place, and returned.
-        weights: the weights that it keeps: those in full precision that training moves, or their quantized values.
-
-    >>> import lehr
-    >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    >>> _ = lehr.quantize_(model)
-    >>> dequantize_(model)
-    Sequential(
-      (0): Linear(in_features=2, out_features=2, bias=True)
-      (1): ReLU()
-    )
-    """
-    if weights not in ("float", "quantized"):
-        raise ValueError(f"weights must be float or quantized, got {weights!r}")
-    floats = {quantized: kind for kind, quantized in QUANTIZED.items()}
-    done: set[int] = set()  # a weight that is tied is quantized once
-    for module in list(model.modules()):
-        if type(module) in floats:
-            weight: Any = module.weight
-            if weights == "quantized" and id(weight) not in done:
-                done.add(id(weight))
-                training = module.training
-                weight.data.copy_(module.eval().quantized_weight.detach())  # pyright: ignore[reportCallIssue]
-                module.train(training)
-            del module.quantizer
-            module.__class__ = floats[type(module)]
-        elif isinstance(vars(module).get("replaced"), nn.Module | tuple):
-            (original,) = vars(module)["replaced"]
-            _become(module, original.train(module.training))
-        if isinstance(vars(module).get("forward"), OwnForward):
-            if isinstance(module.forward, Followed):
-                del module.quantizer
-            if isinstance(module.forward, Redirected) and CALLS in module._modules:
-                del module._modules[CALLS]
-            del module.forward
-    return model
-
-
 def _apply(model: nn.Module, plan: Plan) -> None:
     """Make of each module and call what was decided."""
     modules = dict(model.named_modules())
@@ -229,19 +188,12 @@ def _apply(model: nn.Module, plan: Plan) -> None:
             module.forward = Followed(module)
         else:
             original = copy.copy(module)
-            _become(module, quantizer)
+            become_(module, quantizer)
             module.__dict__["replaced"] = (original,)  # not a child: its parameters are no longer the model's
     _redirect_calls(modules, plan)
     for module in modules.values():
         if isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer):
             _take_slow_path(module)
-
-
-def _become(module: nn.Module, other: nn.Module) -> None:
-    """Make the module the other, but for its hooks: it keeps its places in the model."""
-    hooks = {name: value for name, value in vars(module).items() if "hook" in name}
-    module.__class__ = type(other)
-    module.__dict__ = vars(other) | hooks
 
 
 def _redirect_calls(modules: dict[str, nn.Module], plan: Plan) -> None:

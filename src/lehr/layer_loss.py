@@ -25,9 +25,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from lehr.calibration import inputs_of
 from lehr.convert import quantize_
 from lehr.decide import Scale
-from lehr.scale import inputs_of
 from lehr.table import Table, Tabular
 
 _BAR = 20  # characters of the longest bar

@@ -1,4 +1,4 @@
-"""Scales that fit what they quantize, with the least squared error: of weights, and of activations from data.
+"""The scale with which a quantizer fits given values best, in the least squared error.
 
 The scale of weights may be any number, since it multiplies sums that are finished. The scale of activations is a power
 of two unless asked otherwise: then every sum is one of integers times a power of two, which float32 adds without
@@ -8,27 +8,18 @@ rounding, and the frozen network equals the trained one by construction.
 >>> weight = torch.tensor([[-0.5, 0.0, 0.5, 0.6]])
 >>> round(fit_scale(weight, lehr.Quantizer()).item(), 4)
 0.5333
->>> _ = torch.manual_seed(0)
->>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
->>> _ = lehr.quantize_(model, weights="8bit", activations="8bit")
->>> calibrate_(model, [torch.randn(64, 8), torch.randn(64, 8)])
-{'1': 0.015625}
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lehr.layers import AbstractQuantizer, QuantizedWeight, Quantizer
+from lehr.layers import AbstractQuantizer
 
-_SAMPLE = 2**16  # so many values fit a scale as well as millions do
+SAMPLE = 2**16  # so many values fit a scale as well as millions do
 _EXPONENTS = 12  # powers of two that are tried below the one that reaches the largest value
 
 
@@ -65,7 +56,7 @@ def fit_scale(weight: Tensor, quantizer: AbstractQuantizer, *, per_channel: bool
         least = torch.minimum(error, least)
         return bottom
 
-    columns = max(_SAMPLE // len(rows), 128)
+    columns = max(SAMPLE // len(rows), 128)
     stride = -(-rows.shape[1] // columns)
     sample = rows[:, ::stride].double()
     for fraction in torch.logspace(-2, 0.3, 128, dtype=torch.float64).tolist():
@@ -73,96 +64,6 @@ def fit_scale(weight: Tensor, quantizer: AbstractQuantizer, *, per_channel: bool
     if stride > 1:
         _, scale = levels_and_bottom(rows.double(), scale)
     return scale.to(weight.dtype).reshape(shape)
-
-
-@torch.no_grad()
-def calibrate_(
-    model: nn.Module, batches: Iterable[Any], *, power_of_two: bool = True, progress: bool = True
-) -> dict[str, float]:
-    """Fit the scale of every activation quantizer to the values that data bring to it, and return the scales by path.
-
-    The model runs in eval mode, so that no noise is in the way, and is left in the mode it was in. Each scale is that
-    of the least squared error between what the quantizer reads and what it gives; of a quantizer without negative
-    levels, negative values count as 0. Layers are fitted in the order they run, each on what the quantized layers
-    before it give.
-
-    Args:
-        model: a network that `quantize_` has converted.
-        batches: any iterable of batches as the model takes them: tensors, dictionaries of arguments, or pairs with
-            labels, of which the first is taken. A few hundred images are enough.
-        power_of_two: whether scales are powers of two, so that the frozen network can be exact.
-        progress: whether a bar is shown, in a terminal.
-    """
-    weights = {id(layer.quantizer) for layer in model.modules() if isinstance(layer, QuantizedWeight)}
-    fits = {
-        path: _Fit(module, power_of_two)
-        for path, module in model.named_modules()
-        if isinstance(module, Quantizer) and id(module) not in weights
-    }
-    if not fits:
-        raise ValueError(
-            f"this {type(model).__name__} has no activation quantizer to fit: convert it with lehr.quantize_ first"
-        )
-    modes = {module: module.training for module in model.modules()}
-    hooks = [fit.quantizer.register_forward_pre_hook(fit) for fit in fits.values()]
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    count = 0
-    try:
-        model.eval()
-        for batch in _shown(batches, progress):
-            args, kwargs = inputs_of(batch, device)
-            model(*args, **kwargs)
-            count += 1
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for module, training in modes.items():
-            module.training = training
-    if not count:
-        raise ValueError("calibration needs at least one batch, got none")
-    return {path: fit.scale for path, fit in fits.items() if fit.sample is not None}
-
-
-def inputs_of(batch: Any, device: torch.device | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What of a batch of data a model takes: a tensor, the first of a pair with labels, or a dictionary by name."""
-    if isinstance(batch, list | tuple):
-        batch = batch[0]
-
-    def moved(value: Any) -> Any:
-        return value.to(device) if isinstance(value, Tensor) else value
-
-    if isinstance(batch, Mapping):
-        return (), {name: moved(value) for name, value in batch.items()}
-    return (moved(batch),), {}
-
-
-class _Fit:
-    """Sees what one quantizer reads, and sets its scale before it quantizes that."""
-
-    def __init__(self, quantizer: Quantizer, power_of_two: bool) -> None:
-        self.quantizer = quantizer
-        self.power_of_two = power_of_two
-        self.generator = torch.Generator().manual_seed(0)  # twice the same data, twice the same scales
-        self.sample: Tensor | None = None
-        self.scale = 1.0
-
-    def __call__(self, _: nn.Module, args: tuple[Any, ...]) -> None:
-        values = self._some(args[0].detach().reshape(-1), _SAMPLE // 4).double()
-        if self.quantizer.levels[0] >= 0:
-            values = values.clamp(min=0)
-        self.sample = values if self.sample is None else self._some(torch.cat([self.sample, values]), _SAMPLE)
-        if self.power_of_two:
-            self.scale = fit_power_of_two(self.sample, self.quantizer)
-        else:
-            self.scale = fit_scale(self.sample, self.quantizer).item()
-        like = args[0] if args[0].is_floating_point() else self.quantizer.forward_std
-        self.quantizer.scale = torch.tensor(self.scale, dtype=like.dtype, device=like.device)
-
-    def _some(self, values: Tensor, count: int) -> Tensor:
-        """Values picked at random: every n-th could be always the same corner of an image."""
-        if len(values) <= count:
-            return values
-        return values[torch.randint(len(values), (count,), generator=self.generator).to(values.device)]
 
 
 @torch.no_grad()
@@ -178,27 +79,3 @@ def fit_power_of_two(values: Tensor, quantizer: AbstractQuantizer) -> float:
     scales = [2.0**exponent for exponent in range(top, top - _EXPONENTS, -1)]
     errors = [(values - scale * quantizer.step(values / scale)).square().sum().item() for scale in scales]
     return scales[errors.index(min(errors))]
-
-
-@contextlib.contextmanager
-def _bar(total: int | None) -> Iterator[Any]:
-    from rich.progress import Progress
-
-    with Progress(transient=True) as bar:
-        task = bar.add_task("calibrating", total=total)
-        yield lambda: bar.advance(task)
-
-
-def _shown(batches: Iterable[Any], progress: bool) -> Iterator[Any]:
-    """The batches, with a bar if somebody looks."""
-    if not (progress and sys.stderr.isatty()):
-        yield from batches
-        return
-    try:
-        bar = _bar(len(batches) if isinstance(batches, Sized) else None)
-        with bar as advance:
-            for batch in batches:
-                yield batch
-                advance()
-    except ModuleNotFoundError:  # `import lehr` needs torch alone
-        yield from batches

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
         return _fail(2, f"lehr: there is no command {word!r}; {hint}")
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = show_warning
         warnings.filterwarnings(
             "ignore", "Failed to initialize NumPy"
         )  # torch says so in a base install, which has none
@@ -125,7 +125,7 @@ def _call(word: str, arguments: Sequence[str]) -> None:
         print(compare_words().format_help())
 
 
-def _show_warning(
+def show_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,

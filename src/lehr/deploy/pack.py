@@ -69,7 +69,7 @@ class BadFile(ValueError):
 def save(net: IntegerNet, path: str | Path) -> None:
     """Write `net` to a packed file; a file that is there already is replaced as a whole, or not at all."""
     path = Path(path)
-    data = _packed(net)
+    data = packed_bytes(net)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: name a file in it")
     if not path.parent.is_dir():
@@ -153,7 +153,8 @@ def _bits(levels: int) -> int:
     return max(1, (levels - 1).bit_length())
 
 
-def _packed(net: IntegerNet) -> bytes:
+def packed_bytes(net: IntegerNet) -> bytes:
+    """Return the content of a packed file."""
     tensors: dict[str, np.ndarray] = {}
     operations = []
     for index, operation in enumerate(net.operations):

@@ -58,7 +58,7 @@ def write_report(path: Path) -> Path:
     with trusting(False):
         history = read_run(path)
         summary = _unless_missing("table of layers", lambda: summarize(*_network(path)), missing)
-        confusion = _unless_missing("confusion matrix", lambda: confuse(*_network_and_test_images(path)), missing)
+        confusion = _unless_missing("confusion matrix", lambda: confuse(*network_and_test_images(path)), missing)
     for name in missing if history.not_imported else ():
         missing[name] = f"a report imports only classes of lehr, and this needs {history.not_imported[0]}"
     target = path / "report.html"
@@ -117,7 +117,8 @@ def _network(path: Path) -> tuple[nn.Module, Tensor]:
     return network_of(str(path))
 
 
-def _network_and_test_images(path: Path) -> tuple[nn.Module, AnyDataset]:
+def network_and_test_images(path: Path) -> tuple[nn.Module, AnyDataset]:
+    """Return the network of a run and its test data."""
     from lehr.training.run import load_run
 
     model, _, splits = load_run(path)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from lehr.training.errors import RunError
 
-_CPU = Path("/proc/cpuinfo")
-_PRODUCT = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
+CPU_INFO = Path("/proc/cpuinfo")
+PRODUCT = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _LARGEST = 2**31 - 1  # mallopt takes an int
 
@@ -24,9 +24,9 @@ def check_bfloat16() -> None:
     oneDNN uses AMX, the matrix units of newer Xeons, and reads the layout of its tiles from the processor. Some virtual
     machines (Firecracker's) hide that layout, and the first product ends the process with an illegal instruction.
     """
-    if "ONEDNN_MAX_CPU_ISA" in os.environ or not _CPU.exists() or "amx_bf16" not in _CPU.read_text():
+    if "ONEDNN_MAX_CPU_ISA" in os.environ or not CPU_INFO.exists() or "amx_bf16" not in CPU_INFO.read_text():
         return
-    ended = subprocess.run([sys.executable, "-c", _PRODUCT], capture_output=True, check=False)
+    ended = subprocess.run([sys.executable, "-c", PRODUCT], capture_output=True, check=False)
     if ended.returncode == -signal.SIGILL:
         raise RunError(
             "bfloat16 ends with an illegal instruction on this machine, which hides the processor's AMX tiles: "

@@ -14,7 +14,7 @@ from rich.progress import Progress as RichProgress
 from torch import Tensor
 
 _SECONDS_BETWEEN_UPDATES = 0.2  # each reads the loss, which waits for an accelerator
-_SECONDS_BETWEEN_LINES = 60.0  # shorter runs print nothing
+SECONDS_BETWEEN_LINES = 60.0  # shorter runs print nothing
 
 
 def progress(run: Path, *, steps: int, epochs: int, done: int) -> Progress:
@@ -102,7 +102,7 @@ class Lines(Progress):
     @property
     def seconds_between(self) -> float:
         """One minute, whether an epoch takes seconds or hours."""
-        return _SECONDS_BETWEEN_LINES
+        return SECONDS_BETWEEN_LINES
 
     def show(self, epoch: int, done: int, numbers: str) -> None:
         """Print a line."""

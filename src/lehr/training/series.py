@@ -109,7 +109,7 @@ def train_all(planned: Sequence[Planned], before: Callable[[Planned], None] = la
 
 
 def _check_same(path: Path, there: Recipe, wanted: Recipe) -> None:
-    difference = _difference(_experiment(there), _experiment(wanted))
+    difference = difference_of(_experiment(there), _experiment(wanted))
     if difference is not None:
         key, was, now = difference
         raise RunError(f"{path} holds a run with {key} {was}, not {now}: choose another folder with --out")
@@ -121,7 +121,7 @@ def _experiment(recipe: Recipe) -> Recipe:
     return dataclasses.replace(recipe, description="", result="", data=dataclasses.replace(recipe.data, root=None))
 
 
-def _difference(there: Any, wanted: Any, key: str = "") -> tuple[str, Any, Any] | None:
+def difference_of(there: Any, wanted: Any, key: str = "") -> tuple[str, Any, Any] | None:
     """Return the key and both values of the first setting that differs, or None."""
     if there == wanted:
         return None
@@ -132,7 +132,7 @@ def _difference(there: Any, wanted: Any, key: str = "") -> tuple[str, Any, Any] 
     if type(there) is type(wanted) and dataclasses.is_dataclass(there):
         for field in dataclasses.fields(there):
             name = f"{key}.{field.name}" if key else field.name
-            found = _difference(getattr(there, field.name), getattr(wanted, field.name), name)
+            found = difference_of(getattr(there, field.name), getattr(wanted, field.name), name)
             if found is not None:
                 return found
     return key, there, wanted

@@ -17,8 +17,8 @@ from pathlib import Path
 from lightning.fabric import Fabric
 from torch import nn
 
+from lehr.calibration import calibrate_
 from lehr.data import Splits, StreamedSplits, batches_of
-from lehr.scale import calibrate_
 from lehr.training.circumstances import circumstances, warn_if_circumstances_differ, warn_if_split_differs
 from lehr.training.errors import Diverged, RunError, RunWarning
 from lehr.training.folder import RunFolder, load_checkpoint, read_json, write_json
