@@ -210,7 +210,7 @@ class TestCorrection:
         for copied, correct in ((quantized, True), (plain, False)):
             quantize_(copied, weights="2bit", activations="2bit", scale="channel", example=PIXELS)
             calibrate_(copied, [PIXELS], correct=correct)
-        for path in ("bn1", "layer1.bn1", "layer2.bn2") if norm else ("conv1", "layer1.conv2", "layer2.down.0", "fc"):
+        for path in ("bn1", "layer1.bn1", "layer2.bn2") if norm else ("layer1.conv2", "layer2.down.0", "fc"):
             expected = self.outputs(model, path)
             corrected, uncorrected = self.outputs(quantized, path), self.outputs(plain, path)
             torch.testing.assert_close(corrected.mean(1), expected.mean(1), rtol=0.01, atol=2e-3)

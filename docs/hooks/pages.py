@@ -25,21 +25,21 @@ ROOMS = (  # in the order of the road; a room that is not named here comes after
         "expectation",
         "layers",
         "convert",
+        "dequantize",
+        "calibration",
+        "precision",
+        "layer_loss",
         "annealing",
         "batchnorm",
         "losses",
         "summary",
     ),
-    *("models", "algorithms", "data", "training", "deploy", "export"),
-    *("approximation", "theory", "expression", "interval", "report"),
+    *("models", "algorithms", "data", "training", "deploy", "zoo", "export", "integrations"),
+    *("approximation", "approximation_size", "theory", "expression", "interval", "report"),
 )
-INTERNAL = {
-    "__init__",
-    "cli",
-    "fast",
-    "table",
-    "tracing",
-}  # the front page, the command line, and what only lehr itself uses
+# The front page, the command line, and what only lehr itself uses.
+INTERNAL = {"__init__", "__main__", "cli", "decide", "fast", "observe", "printable", "search", "symbolic", "table"}
+INTERNAL |= {"tracing", "uses"}
 
 
 def on_config(config: MkDocsConfig) -> None:
