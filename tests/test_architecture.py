@@ -140,3 +140,29 @@ def test_import_lehr_needs_only_torch():
     }
     assert "lehr" in result.stdout.split()
     assert not heavy & set(result.stdout.split())
+
+
+def roads() -> dict[str, tuple[list[Path], set[str]]]:
+    """Of each road of docs/architecture.md, the files it goes through and the names it mentions."""
+    text = (ROOT / "docs" / "architecture.md").read_text().split("## Who imports whom")[0]
+    found = {}
+    for section in re.split(r"^## ", text, flags=re.MULTILINE):
+        if section.startswith("The road"):
+            title, _, body = section.partition("\n")
+            words = re.findall(r"`([^`\s]+)`", body)
+            files = [word for word in words if re.fullmatch(r"[\w/]+\.(py|c|h|inc)", word)]
+            places = [PACKAGE / file if (PACKAGE / file).exists() else PACKAGE / "deploy" / file for file in files]
+            names = {
+                word.rpartition(".")[2] for word in set(words) - set(files) if re.fullmatch(r"[A-Za-z_][\w.]*", word)
+            }
+            found[title] = places, names
+    return found
+
+
+@pytest.mark.parametrize("road", roads())
+def test_the_roads_go_through_files_that_are_there_and_hold_what_they_name(road: str) -> None:
+    files, names = roads()[road]
+    assert [file.name for file in files if not file.exists()] == []
+    text = " ".join(file.read_text() for file in files)
+    assert len(names) > 3
+    assert {name for name in names if re.search(rf"\b{name}\b", text) is None} == set()

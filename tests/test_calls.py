@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import lehr
-from lehr import Quantizer, quantize_
+from lehr import Quantizer, calibrate_, quantize_
 from lehr.calls import CallTracer
 from lehr.dequantize import dequantize_
 from lehr.nonlinear import FUNCTIONS, KINDS
@@ -374,10 +374,11 @@ class TestHuggingFace:
 def test_the_way_back() -> None:
     torch.manual_seed(0)
     for make in (FunctionalResNet, SharedResNet):
-        for arguments in ({}, {"activations": "8bit", "data": [PIXELS]}):
+        for arguments in ({}, {"activations": "8bit", "example": PIXELS}):
             model = make().eval()
             before, names = model(PIXELS), list(model.state_dict())
             quantize_(model, **arguments)
+            calibrate_(model, [PIXELS])
             assert not torch.equal(model(PIXELS), before)
             assert dequantize_(model) is model
             assert torch.equal(model(PIXELS), before)

@@ -57,6 +57,17 @@ def test_the_row_says_what_is_quantized_and_how(seeds: list[Path]):
     assert ternary["time"] == "12 min 34 s"
 
 
+def test_the_method_names_the_schedule_if_runs_differ_in_it(tmp_path: Path):
+    quick = ("--epochs", "4", "--annealing.schedule.duration", "1")
+    runs = [
+        make_run(tmp_path / "first", *quick),
+        make_run(tmp_path / "second", *quick, "--annealing.schedule", "SameEnd"),
+    ]
+    assert cells(runs)[0]["method"].endswith("linear, Hierarchical(duration=1.0)")
+    assert cells(runs)[1]["method"].endswith("linear, SameEnd(duration=1.0)")
+    assert cells(runs[:1])[0]["method"].endswith("linear")
+
+
 def test_runs_that_differ_in_anything_else_are_not_averaged(tmp_path: Path):
     runs = [make_run(tmp_path / lr, "--optimizer.lr", lr, done=1) for lr in ("0.01", "0.02")]
     assert [row["runs"] for row in cells(runs)] == ["1", "1"]

@@ -207,9 +207,10 @@ class TestCorrection:
         model(PIXELS)  # now its statistics are those of the data
         model.eval()
         quantized, plain = copy.deepcopy(model), copy.deepcopy(model)
-        for copied, correct in ((quantized, True), (plain, False)):
-            quantize_(copied, weights="2bit", activations="2bit", scale="channel", example=PIXELS)
-            calibrate_(copied, [PIXELS], correct=correct)
+        bits = {"weights": "2bit", "activations": "2bit", "scale": "channel"}
+        quantize_(quantized, **bits, data=[PIXELS])  # pyright: ignore[reportArgumentType]
+        quantize_(plain, **bits, example=PIXELS)  # pyright: ignore[reportArgumentType]
+        calibrate_(plain, [PIXELS])
         for path in ("bn1", "layer1.bn1", "layer2.bn2") if norm else ("layer1.conv2", "layer2.down.0", "fc"):
             expected = self.outputs(model, path)
             corrected, uncorrected = self.outputs(quantized, path), self.outputs(plain, path)
@@ -218,24 +219,19 @@ class TestCorrection:
             if norm:
                 torch.testing.assert_close(corrected.var(1), expected.var(1), rtol=0.01, atol=2e-3)
 
-    def test_it_can_be_left_out(self) -> None:
-        model = small()
-        before = copy.deepcopy(model.state_dict())
-        calibrate_(model, [BATCH], correct=False)
-        assert all(torch.equal(model.state_dict()[name], before[name]) for name in before if name.endswith("bias"))
-
-    def test_a_network_that_never_was_float_keeps_its_biases(self) -> None:
-        model = nn.Sequential(lehr.Linear(8, 4), nn.BatchNorm1d(4), Quantizer(), lehr.Linear(4, 2))
-        before = copy.deepcopy(model.state_dict())
-        calibrate_(model, [BATCH])
+    def test_without_the_float_network_biases_and_statistics_stay(self) -> None:
+        model = FunctionalResNet()
+        quantize_(model, weights="2bit", activations="2bit", example=PIXELS)
+        before = {name: value.clone() for name, value in model.state_dict().items() if "scale" not in name}
+        calibrate_(model, [PIXELS])
         assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
 
     def test_a_small_network_loses_far_less(self) -> None:
         splits = lehr.data.load("digits")
         errors_by = {}
-        for correct in (False, True):
+        for like in (None, trained("shared", True, 8)):
             quantized = copy.deepcopy(trained("shared", True, 8))
             quantize_(quantized, weights="4bit", activations="4bit", scale="channel", example=splits.train.images[:2])
-            calibrate_(quantized, splits.train.images[:512].split(128), correct=correct)
-            errors_by[correct] = errors(quantized)
+            calibrate_(quantized, splits.train.images[:512].split(128), like=like)
+            errors_by[like is not None] = errors(quantized)
         assert errors_by[True] < 0.7 * errors_by[False]

@@ -1,12 +1,12 @@
 """Fit a quantized network to data, so that it starts close to the float network it was: `calibrate_`.
 
-Each batch runs twice, through the float network and through the quantized one. In the quantized run, in this order
-for each layer,
+An activation quantizer gets the scale of the least squared error on the values it reads. Layers are fitted in the order
+they run, each on what the quantized layers before it give.
 
-- an activation quantizer gets the scale of the least squared error on the values it has read so far;
-- a layer with a bias, or a BatchNorm, is corrected: quantization shifts the mean of a channel, and the variance, and
-  errors of this kind add up from layer to layer. The bias takes the shift of the mean away; BatchNorm's statistics move
-  by as much as those of its input do. Both are differences between two runs on the same data, so that few images do.
+Quantization also shifts the mean of a channel and changes its variance, and these errors add up from layer to layer.
+`quantize_(..., data=batches)`, which has the float network at hand, therefore corrects them: each batch runs through
+the float network too, the bias of a quantized layer takes the shift of its means away, and BatchNorm's statistics move
+as much as those of its input. Both are differences between two runs on the same data, so that few images are enough.
 
 >>> import torch, lehr
 >>> _ = torch.manual_seed(0)
@@ -19,7 +19,6 @@ for each layer,
 from __future__ import annotations
 
 import contextlib
-import copy
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any
@@ -29,8 +28,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lehr.batchnorm import batchnorms_of
-from lehr.dequantize import dequantize_
-from lehr.layers import AbstractQuantizer, QuantizedWeight, Quantizer
+from lehr.layers import QuantizedWeight, Quantizer
 from lehr.scale import SAMPLE, fit_power_of_two, fit_scale
 
 
@@ -39,11 +37,11 @@ def calibrate_(
     model: nn.Module,
     batches: Iterable[Any],
     *,
+    like: nn.Module | None = None,
     power_of_two: bool = True,
-    correct: bool = True,
     progress: bool = True,
 ) -> dict[str, float]:
-    """Fit the scale of every activation quantizer to data, correct biases and BatchNorm, and return the scales by path.
+    """Fit the scale of every activation quantizer to the values that data bring to it, and return the scales by path.
 
     The model runs in eval mode, so that no noise is in the way, and is left in the mode it was in. A scale is that of
     the least squared error between what the quantizer reads and what it gives; of a quantizer without negative levels,
@@ -53,9 +51,10 @@ def calibrate_(
         model: a network that `quantize_` has converted.
         batches: any iterable of batches as the model takes them: tensors, dictionaries of arguments, or pairs with
             labels, of which the first is taken. A few hundred images are enough.
+        like: the float network that the model was before `quantize_`, with the same paths. Biases and BatchNorm
+            statistics are then corrected, so that each channel has the mean that it has there. Not for a model that was
+            trained since: it is no longer meant to be like it.
         power_of_two: whether scales are powers of two, so that the frozen network can be exact.
-        correct: whether biases and BatchNorm statistics are corrected, so that each channel has the mean it has in the
-            float network. Nothing is corrected in a model that was built with quantizers, which has no float network.
         progress: whether a bar is shown, in a terminal.
     """
     weights = {id(layer.quantizer) for layer in model.modules() if isinstance(layer, QuantizedWeight)}
@@ -68,9 +67,8 @@ def calibrate_(
         raise ValueError(
             f"this {type(model).__name__} has no activation quantizer to fit: convert it with lehr.quantize_ first"
         )
-    twin = _float_twin(model) if correct else None
-    corrections = [] if twin is None else list(_corrections(model, twin))
-    modes = {module: module.training for module in model.modules()}
+    corrections = [] if like is None else list(_corrections(model, like))
+    modes = {module: module.training for network in filter(None, (model, like)) for module in network.modules()}
     hooks = [fit.quantizer.register_forward_pre_hook(fit) for fit in fits.values()]
     hooks += [hook for correction in corrections for hook in correction.hooks()]
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -79,8 +77,8 @@ def calibrate_(
         model.eval()
         for batch in _shown(batches, progress):
             args, kwargs = inputs_of(batch, device)
-            if twin is not None:
-                twin(*args, **kwargs)
+            if like is not None:
+                like.eval()(*args, **kwargs)
             model(*args, **kwargs)
             count += 1
     finally:
@@ -135,18 +133,12 @@ class _Fit:
         return values[torch.randint(len(values), (count,), generator=self.generator).to(values.device)]
 
 
-def _float_twin(model: nn.Module) -> nn.Module | None:
-    """A copy of the model in full precision; None if the model was built with quantizers and was never float."""
-    twin = dequantize_(copy.deepcopy(model)).eval()
-    return None if any(isinstance(module, AbstractQuantizer) for module in twin.modules()) else twin
-
-
-def _corrections(model: nn.Module, twin: nn.Module) -> Iterator[_OfBias | _OfNorm]:
+def _corrections(model: nn.Module, like: nn.Module) -> Iterator[_OfBias | _OfNorm]:
     for path, norm in batchnorms_of(model).items():
-        yield _OfNorm(norm, twin.get_submodule(path))
+        yield _OfNorm(norm, like.get_submodule(path))
     for path, layer in model.named_modules():
         if isinstance(layer, QuantizedWeight) and layer.bias is not None:
-            yield _OfBias(layer, twin.get_submodule(path))
+            yield _OfBias(layer, like.get_submodule(path))
 
 
 class _Moments:

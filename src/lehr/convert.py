@@ -118,7 +118,8 @@ def quantize_(
         rules: precisions by path, such as {"conv1": "int8", "layer4.*": "2bit", "ends": "float"}: a pattern covers what
             lies below, and the last that fits counts; "first", "last" and "ends" are layers by their place. A word has
             the noise of `weights` or `activations`, and wins over skip_first and skip_last.
-        data: batches to fit the scales of the activations to, see `lehr.calibrate_`.
+        data: batches to fit the scales of the activations to, and to correct biases and BatchNorm with, so that each
+            channel keeps its mean; see `lehr.calibrate_`.
         example: a batch as the model takes it; the calls of the forward are then found by running it, not by tracing,
             and the report says what share of the MACs is quantized and what will freeze. With it, or with data, an
             activation module that is used at several places gets a quantizer for each.
@@ -150,12 +151,13 @@ def quantize_(
         rules=rules or {},
         split=example is not None,
     )
+    before = None if data is None else copy.deepcopy(model)
     seen = observe(model, example)
     plan = decide(model, seen, request)
     _check(model, plan, request)
     _apply(model, plan)
     if data is not None and any(not isinstance(d.module, tuple(QUANTIZED)) for d in plan.changed):
-        calibrate_(model, data)
+        calibrate_(model, data, like=before)
     notes = []
     for path, why in seen.closed.items() if activations is not None else ():
         kind = type(model.get_submodule(path))

@@ -23,6 +23,8 @@ from lehr.decide import QUANTIZED
 def dequantize_(model: nn.Module, *, weights: Literal["float", "quantized"] = "float") -> nn.Module:
     """Make a model that `quantize_` has converted what it was: torch's layers and activations, and its own forward.
 
+    Biases and BatchNorm statistics stay as they are, with the corrections of `quantize_(..., data=batches)`.
+
     Args:
         model: the network; it is changed in place, and returned.
         weights: the weights that it keeps: those in full precision that training moves, or their quantized values.

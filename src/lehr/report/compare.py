@@ -71,6 +71,11 @@ class Group:
         return describe(self.recipe)
 
     @property
+    def schedule(self) -> str | None:
+        """When their noise is annealed, such as SameEnd(duration=3); None if there is no noise."""
+        return str(self.recipe.annealing.schedule).replace(", delay=0.0", "") if self.runs[0].windows else None
+
+    @property
     def network(self) -> str:
         """What they quantize."""
         return network(self.recipe)
@@ -166,7 +171,9 @@ class Comparison:
         return None if ours is None or theirs is None else 100 * (ours.mean - theirs.mean)
 
     def table(self) -> Table:
-        """Return a row for each group, to be read."""
+        """Return a row for each group, to be read; the method names the schedule if the groups have several."""
+        schedules = {group.schedule for group in self.groups if group.schedule is not None}
+        schedules = schedules if len(schedules) > 1 else set()
         header = ("run", "data", "network", "method", "weights", "activations", "first/last", "epochs", "runs")
         header += ("validation", "test", "to full precision", "bytes", "MACs, weight x activation bits", "time")
         rows = []
@@ -176,7 +183,8 @@ class Comparison:
             rows.append(
                 (
                     *(group.name, group.recipe.data.name, group.network),
-                    *(told.name, told.weights, told.activations, told.end_layers, group.epochs, len(group.runs)),
+                    f"{told.name}, {group.schedule}" if group.schedule in schedules else told.name,
+                    *(told.weights, told.activations, told.end_layers, group.epochs, len(group.runs)),
                     *(group.accuracy(split) or "not yet" for split in ("val", "test")),
                     reference if points is None else f"{points:+.2f}",
                     *((None, None) if cost is None else (f"{cost.bytes:,}", _kinds_of_macs(cost))),
