@@ -109,7 +109,7 @@ def test_files_named_on_the_page_exist():
         ("lightning", {"training", "integrations"}),
         ("transformers", {"integrations"}),
         ("jsonargparse", {"training", "cli"}),
-        ("rich", {"data", "scale", "training"}),
+        ("rich", {"data", "calibration", "training"}),
         ("matplotlib", {"report"}),
         ("onnx", {"deploy"}),
         ("onnxruntime", {"deploy"}),
