@@ -224,11 +224,14 @@ def demo(*, out: Path = Path("runs/demo")) -> None:
     out = unused_path(out)
     print_demo(out, {name: train(named(name), out / name) or {} for name in ("digits-fp", "digits-ana")})
     run = out / "digits-ana"
-    for to in ("packed", "c"):
-        for line, _ in export(run, to, verify=to == "packed"):
-            print(line)
+    print("\nThe ternary network as integers, compared image by image:")
+    for line, _ in export(run, "packed"):
+        print(line)
+    print("\nThe same as C for a small device:")
+    print(next(export(run, "c", verify=False))[0])
+    print("\nHow fast it is:")
     print(bench(load(run / "model.lehr")))
-    print(f"the ternary run as a page: {write_report(run)}")
+    print(f"\nThe run as a page: {write_report(run)}")
 
 
 def doctor() -> None:
