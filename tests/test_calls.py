@@ -153,8 +153,8 @@ def test_it_trains_copies_pickles_and_evaluates() -> None:
         assert torch.equal(model(PIXELS), expected)  # a copy has quantizers of its own
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_it_compiles_to_one_graph() -> None:
+def nested() -> Calls:
+    """A quantized network whose forward makes a call, and so does that of a module in it."""
     torch.manual_seed(0)
     block = Calls(F.relu)
     block.last = nn.Linear(4, 4)
@@ -162,6 +162,12 @@ def test_it_compiles_to_one_graph() -> None:
     model.block = block
     quantize_(model)
     assert list(block.quantized_calls) == ["relu"]  # pyright: ignore[reportArgumentType]
+    return model
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_it_compiles_to_one_graph() -> None:
+    model = nested()
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     x = torch.randn(8, 4)
     for training in (True, False):
@@ -172,9 +178,9 @@ def test_it_compiles_to_one_graph() -> None:
 
 
 def test_it_exports_with_torch_export() -> None:
-    model = functional().eval()
-    exported = torch.export.export(model, (PIXELS,)).module()
-    torch.testing.assert_close(exported(PIXELS), model(PIXELS))
+    model, x = nested().eval(), torch.randn(8, 4)
+    exported = torch.export.export(model, (x,)).module()
+    torch.testing.assert_close(exported(x), model(x))
 
 
 @pytest.mark.parametrize("training", [True, False])

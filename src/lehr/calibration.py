@@ -4,9 +4,10 @@ An activation quantizer gets the scale of the least squared error on the values 
 they run, each on what the quantized layers before it give.
 
 Quantization also shifts the mean of a channel and changes its variance, and these errors add up from layer to layer.
-`quantize_(..., data=batches)`, which has the float network at hand, therefore corrects them: each batch runs through
-the float network too, the bias of a quantized layer takes the shift of its means away, and BatchNorm's statistics move
-as much as those of its input. Both are differences between two runs on the same data, so that few images are enough.
+`quantize_(..., data=batches)`, which has the float network at hand, corrects them: each batch runs through the float
+network too, the bias of a quantized layer takes the shift of its means away, and BatchNorm's statistics move as much as
+those of its input. Both are differences between two runs on the same data, so that few images are enough. It is done
+where activations have more than three levels: two or three take the place of a ReLU without being like it.
 
 >>> import torch, lehr
 >>> _ = torch.manual_seed(0)
@@ -170,7 +171,8 @@ class _OfBias:
         assert layer.bias is not None
         self.layer, self.twin = layer, twin
         self.bias = layer.bias
-        channels_at = -1 if isinstance(layer, nn.Linear) else 1
+        space = len(layer.kernel_size) if isinstance(layer, nn.modules.conv._ConvNd) else 0
+        channels_at = -1 - space  # from the end: there may be no batch
         self.float, self.quantized = _Moments(channels_at), _Moments(channels_at)
         self.before = self.bias.detach().clone()
 
@@ -185,6 +187,8 @@ class _OfBias:
         shape[self.quantized.channels_at] = -1
         plain = output - (self.bias - self.before).reshape(shape)
         self.quantized.add(plain)
+        if not self.float.count:  # the float network took another way
+            return output
         shift = (self.float.mean - self.quantized.mean).to(self.bias.dtype)
         self.bias.data.copy_(self.before + shift)
         return plain + shift.reshape(shape)
@@ -210,6 +214,8 @@ class _OfNorm:
         assert self.norm.running_mean is not None
         assert self.norm.running_var is not None
         self.quantized.add(args[0])
+        if not self.float.count:
+            return
         shift = self.quantized.mean - self.float.mean
         ratio = (self.quantized.variance + self.norm.eps) / (self.float.variance + self.norm.eps)
         self.norm.running_mean.copy_(self.mean + shift)
