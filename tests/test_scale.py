@@ -226,6 +226,10 @@ class TestCorrection:
         calibrate_(model, [PIXELS])
         assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
 
+    def test_another_network_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="like must be what this Sequential was: its parameters have other names"):
+            calibrate_(small(), [BATCH], like=nn.Linear(8, 8))
+
     def test_a_small_network_loses_far_less(self) -> None:
         splits = lehr.data.load("digits")
         errors_by = {}

@@ -6,8 +6,7 @@ they run, each on what the quantized layers before it give.
 Quantization also shifts the mean of a channel and changes its variance, and these errors add up from layer to layer.
 `quantize_(..., data=batches)`, which has the float network at hand, corrects them: each batch runs through the float
 network too, the bias of a quantized layer takes the shift of its means away, and BatchNorm's statistics move as much as
-those of its input. Both are differences between two runs on the same data, so that few images are enough. It is done
-where activations have more than three levels: two or three take the place of a ReLU without being like it.
+those of its input. Both are differences between two runs on the same data, so that few images are enough.
 
 >>> import torch, lehr
 >>> _ = torch.manual_seed(0)
@@ -135,6 +134,8 @@ class _Fit:
 
 
 def _corrections(model: nn.Module, like: nn.Module) -> Iterator[_OfBias | _OfNorm]:
+    if [name for name, _ in like.named_parameters()] != [name for name, _ in model.named_parameters()]:
+        raise ValueError(f"like must be what this {type(model).__name__} was: its parameters have other names")
     for path, norm in batchnorms_of(model).items():
         yield _OfNorm(norm, like.get_submodule(path))
     for path, layer in model.named_modules():

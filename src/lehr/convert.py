@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from lehr.calibration import calibrate_, inputs_of
 from lehr.calls import CALLS, Followed, OwnForward, QuantizedCalls, Redirected, Site, Split
-from lehr.decide import FEW_LEVELS, QUANTIZED, Change, Decision, Plan, Request, Scale, Skip, decide
+from lehr.decide import QUANTIZED, Change, Decision, Plan, Request, Scale, Skip, decide
 from lehr.dequantize import become_
 from lehr.layers import AbstractQuantizer, Quantizer
 from lehr.nonlinear import ACTIVATIONS, name_of
@@ -118,8 +118,8 @@ def quantize_(
         rules: precisions by path, such as {"conv1": "int8", "layer4.*": "2bit", "ends": "float"}: a pattern covers what
             lies below, and the last that fits counts; "first", "last" and "ends" are layers by their place. A word has
             the noise of `weights` or `activations`, and wins over skip_first and skip_last.
-        data: batches to fit the scales of the activations to; where these have more than three levels, biases and
-            BatchNorm are corrected too, so that each channel keeps its mean. See `lehr.calibrate_`.
+        data: batches to fit the scales of the activations to, and to correct biases and BatchNorm with, so that each
+            channel keeps its mean; see `lehr.calibrate_`.
         example: a batch as the model takes it; the calls of the forward are then found by running it, not by tracing,
             and the report says what share of the MACs is quantized and what will freeze. With it, or with data, an
             activation module that is used at several places gets a quantizer for each.
@@ -156,10 +156,8 @@ def quantize_(
     plan = decide(model, seen, request)
     _check(model, plan, request)
     _apply(model, plan)
-    fitted = [d.quantizer for d in plan.changed if d.quantizer and not isinstance(d.module, tuple(QUANTIZED))]
-    if data is not None and fitted:
-        is_like_before = all(len(quantizer.levels) > FEW_LEVELS for quantizer in fitted)
-        calibrate_(model, data, like=before if is_like_before else None)
+    if data is not None and any(not isinstance(d.module, tuple(QUANTIZED)) for d in plan.changed):
+        calibrate_(model, data, like=before)
     notes = []
     for path, why in seen.closed.items() if activations is not None else ():
         kind = type(model.get_submodule(path))

@@ -133,8 +133,10 @@ def _started(recipe: Recipe, images: Images, start: Path | None, splits: Data) -
     network = build(recipe, images, start=start)
     count = recipe.pretraining.calibration
     if start is not None and count:
-        batches = batches_of(splits.train, recipe.data.batch_size)
-        calibrate_(network, itertools.islice((images for images, _ in batches), count), progress=False)
+        batches = itertools.islice((images for images, _ in batches_of(splits.train, recipe.data.batch_size)), count)
+        like, _ = load_network(start)
+        has_same_layers = {name for name, _ in like.named_parameters()} == {n for n, _ in network.named_parameters()}
+        calibrate_(network, batches, like=like if has_same_layers else None, progress=False)
     return network
 
 
