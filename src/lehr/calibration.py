@@ -6,7 +6,8 @@ they run, each on what the quantized layers before it give.
 Quantization also shifts the mean of a channel and changes its variance, and these errors add up from layer to layer.
 `quantize_(..., data=batches)`, which has the float network at hand, corrects them: each batch runs through the float
 network too, the bias of a quantized layer takes the shift of its means away, and BatchNorm's statistics move as much as
-those of its input. Both are differences between two runs on the same data, so that few images are enough.
+those of its input. Both are differences between two runs on the same data, so that few images are enough. Two or three
+levels take the place of a ReLU without being like it: there biases stay, and only BatchNorm is corrected.
 
 >>> import torch, lehr
 >>> _ = torch.manual_seed(0)
@@ -29,6 +30,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lehr.batchnorm import batchnorms_of
 from lehr.layers import QuantizedWeight, Quantizer
+from lehr.precision import FEW_LEVELS
 from lehr.scale import SAMPLE, fit_power_of_two, fit_scale
 
 
@@ -52,8 +54,8 @@ def calibrate_(
         batches: any iterable of batches as the model takes them: tensors, dictionaries of arguments, or pairs with
             labels, of which the first is taken. A few hundred images are enough.
         like: the float network that the model was before `quantize_`, with the same paths. Biases and BatchNorm
-            statistics are then corrected, so that each channel has the mean that it has there. Not for a model that was
-            trained since: it is no longer meant to be like it.
+            statistics are then corrected, so that each channel has the mean that it has there; of activations with two
+            or three levels BatchNorm's alone. Not for a model that was trained since: it is no longer like it.
         power_of_two: whether scales are powers of two, so that the frozen network can be exact.
         progress: whether a bar is shown, in a terminal.
     """
@@ -67,7 +69,8 @@ def calibrate_(
         raise ValueError(
             f"this {type(model).__name__} has no activation quantizer to fit: convert it with lehr.quantize_ first"
         )
-    corrections = [] if like is None else list(_corrections(model, like))
+    many_levels = all(len(fit.quantizer.levels) > FEW_LEVELS for fit in fits.values())
+    corrections = [] if like is None else list(_corrections(model, like, biases=many_levels))
     modes = {module: module.training for network in filter(None, (model, like)) for module in network.modules()}
     hooks = [fit.quantizer.register_forward_pre_hook(fit) for fit in fits.values()]
     hooks += [hook for correction in corrections for hook in correction.hooks()]
@@ -133,13 +136,13 @@ class _Fit:
         return values[torch.randint(len(values), (count,), generator=self.generator).to(values.device)]
 
 
-def _corrections(model: nn.Module, like: nn.Module) -> Iterator[_OfBias | _OfNorm]:
+def _corrections(model: nn.Module, like: nn.Module, *, biases: bool) -> Iterator[_OfBias | _OfNorm]:
     if [name for name, _ in like.named_parameters()] != [name for name, _ in model.named_parameters()]:
         raise ValueError(f"like must be what this {type(model).__name__} was: its parameters have other names")
     for path, norm in batchnorms_of(model).items():
         yield _OfNorm(norm, like.get_submodule(path))
     for path, layer in model.named_modules():
-        if isinstance(layer, QuantizedWeight) and layer.bias is not None:
+        if biases and isinstance(layer, QuantizedWeight) and layer.bias is not None:
             yield _OfBias(layer, like.get_submodule(path))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lehr.calls import CALLS, is_opened
 from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Conv3d, Linear, QuantizedWeight, Quantizer
 from lehr.nonlinear import KINDS, OUTPUTS, is_never_negative, name_of
-from lehr.precision import Precision, Rules, template_of, unsigned
+from lehr.precision import FEW_LEVELS, Precision, Rules, template_of, unsigned
 from lehr.scale import fit_scale
 from lehr.transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from lehr.uses import LAYERS, Observation, Use
@@ -34,7 +34,6 @@ QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
 }
 # Normalisations have weights, one a channel, that no quantizer is for.
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-_FEW_LEVELS = 3  # a function of so few steps takes the place of any activation, as the paper's ternary one does
 Scale = Literal["tensor", "channel", "fixed"]
 Skip = str | Iterable[str] | Callable[[str, nn.Module], bool]
 
@@ -281,7 +280,7 @@ class _Decider:
         if template is None:
             return _kept(path, was, f"rule {rule}: float" if rule else "activations stay", call)
         quantizer, follows = copy.deepcopy(template), False
-        if type(quantizer) is Quantizer and len(quantizer.levels) > _FEW_LEVELS and name is not None:
+        if type(quantizer) is Quantizer and len(quantizer.levels) > FEW_LEVELS and name is not None:
             if is_never_negative(name, module):
                 quantizer = unsigned(quantizer)
             follows = name != "relu" or quantizer.levels[0] < 0

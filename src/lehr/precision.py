@@ -18,6 +18,7 @@ from lehr.layers import AbstractQuantizer, Quantizer
 from lehr.multistep import MultiStep
 
 Precision = str | AbstractQuantizer | None  # a word, a quantizer that is copied, or None for full precision
+FEW_LEVELS = 3  # a function of so few steps takes the place of any activation, as the paper's ternary one does
 _WORDS = 'a word such as "float", "binary", "ternary", "4bit" or "int8"'
 
 
