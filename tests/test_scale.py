@@ -133,11 +133,15 @@ class TestLevels:
 @functools.cache
 def trained(kind: str, norm: bool, width: int = 16) -> nn.Module:
     """A network that makes few errors on the digits."""
-    train = lehr.data.load("digits").train
     torch.manual_seed(0)
     models = {"cnn": plain_cnn, "resnet": FunctionalResNet}
     model = SharedResNet(width) if kind == "shared" else models[kind](width, norm=norm)
-    epochs, rate = 12, 6e-3 if norm else 3e-3
+    return fit(model, epochs=12, rate=6e-3 if norm else 3e-3)
+
+
+def fit(model: nn.Module, epochs: int, rate: float) -> nn.Module:
+    """Train on the digits."""
+    train = lehr.data.load("digits").train
     optimizer = torch.optim.Adam(model.parameters(), rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * -(-len(train.images) // 64))
     for _ in range(epochs):
@@ -156,6 +160,7 @@ def errors(model: nn.Module) -> int:
     return sum(int((model(part.images).argmax(1) != part.labels).sum()) for part in (validation, test))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "norm"), [("cnn", True), ("cnn", False), ("resnet", True), ("resnet", False), ("shared", True)]
 )
@@ -174,6 +179,7 @@ def test_a_trained_network_starts_close_to_itself(kind: str, norm: bool) -> None
         assert 100 * (errors(quantized) - before) / held_out <= points, word
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cnn", "resnet"])
 def test_it_freezes_without_training(kind: str) -> None:
     splits = lehr.data.load("digits")
@@ -230,6 +236,7 @@ class TestCorrection:
         with pytest.raises(ValueError, match="like must be what this Sequential was: its parameters have other names"):
             calibrate_(small(), [BATCH], like=nn.Linear(8, 8))
 
+    @pytest.mark.slow
     def test_a_small_network_loses_far_less(self) -> None:
         splits = lehr.data.load("digits")
         errors_by = {}
