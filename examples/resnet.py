@@ -1,7 +1,7 @@
 """Your own ResNet: residual blocks written by hand, quantized, trained and frozen.
 
-A residual block computes x + branch(x). Both sides are quantized; their sum goes through BatchNorm and a step function.
-`freeze` adds them as integers where both have a common unit, and in float otherwise, and says which.
+A residual block computes relu(branch(x) + x). `quantize_` gives both sides of the sum one quantizer of 8 bits, so that
+they have one scale: the frozen network adds integers, and is integers from the pixels to the logits.
 """
 
 import torch
@@ -12,9 +12,7 @@ import lehr.data
 
 
 def conv(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
-    )
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(outputs))
 
 
 class Block(nn.Module):
@@ -22,13 +20,13 @@ class Block(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
         super().__init__()
-        self.branch = nn.Sequential(conv(inputs, outputs, stride), conv(outputs, outputs))
+        self.branch = nn.Sequential(conv(inputs, outputs, stride), nn.ReLU(), conv(outputs, outputs))
         same = stride == 1 and inputs == outputs
         self.shortcut = nn.Identity() if same else conv(inputs, outputs, stride)
-        self.after = nn.Sequential(nn.BatchNorm2d(outputs), nn.ReLU())
+        self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.after(self.shortcut(x) + self.branch(x))
+        return self.relu(self.branch(x) + self.shortcut(x))
 
 
 class ResNet(nn.Module):
@@ -36,7 +34,7 @@ class ResNet(nn.Module):
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         super().__init__()
-        self.stem = nn.Sequential(lehr.models.Input(mean, std, bits=8), conv(1, 16))
+        self.stem = nn.Sequential(lehr.models.Input(mean, std, bits=8), conv(1, 16), nn.ReLU())
         self.blocks = nn.Sequential(Block(16, 16), Block(16, 32, stride=2), Block(32, 32))
         self.head = nn.Sequential(nn.Flatten(), nn.Linear(512, 10, bias=False), nn.BatchNorm1d(10))
 
@@ -60,6 +58,7 @@ for _ in range(EPOCHS):
     annealer.step()
 
 net = lehr.freeze(model.eval(), test.images, classes=test.classes)
+print(net.summary())
 accuracy = (net.predict(test.images) == test.labels).double().mean().item()
 print(f"{accuracy:.1%} of the test images; the same integers as torch: {net.exact}")
 for place in net.inexact:

@@ -245,6 +245,33 @@ def paper_vgg() -> nn.Module:
     return model
 
 
+class Gated(nn.Module):
+    """Squeeze-and-excite: a gate for each channel, from the average over all 56 pixels; and a product of two values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input = Input(2)
+        self.stem, self.stem_norm, self.stem_step = conv(2, 8), nn.BatchNorm2d(8), hard(UNEVEN)
+        self.squeeze, self.squeeze_step = conv(8, 4, 1, bias=True), hard(scale=0.25)
+        self.excite, self.gate = conv(4, 8, 1, bias=True), hard(lehr.MultiStep.uniform(4, signed=False), 2.0**-4)
+        self.project, self.norm, self.step = conv(8, 6, 1), nn.BatchNorm2d(6), hard()
+        self.head = linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem_step(self.stem_norm(self.stem(self.input(x))))
+        gate = self.squeeze_step(self.squeeze(F.adaptive_avg_pool2d(x, 1)))
+        x = x * self.gate(F.hardsigmoid(self.excite(gate)))
+        x = self.step(self.norm(self.project(x)))
+        return self.head(torch.mul(x, x + 2 * x).mean((2, 3)))
+
+
+def small_resnet() -> nn.Module:
+    """ResNet-8, narrow: sums of integers, with shortcuts that are finer and coarser than the branch."""
+    model = lehr.models.ResNet((3, 8, 8), width=1 / 4, input_bits=8)
+    lehr.quantize_(model, weights=hard(), activations=hard(), rules={"layer2.*": "4bit", "layer3.*.add": "5bit"})
+    return model
+
+
 class Motion(nn.Module):
     """A convolution over time of measurements, which are rounded per channel."""
 
@@ -313,6 +340,7 @@ EXACT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "residual": (Residual, (2, 9, 8)),
     "one dimension": (OneDimension, (2, 60)),
     "paper's vgg": (paper_vgg, (3, 8, 8)),
+    "resnet": (small_resnet, (3, 8, 8)),
 }
 OTHER_INPUTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], torch.dtype]] = {
     "motion": (Motion, (3, 37), torch.float32),
@@ -324,6 +352,7 @@ INTEGERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = EXACT | {
     "other dimensions": (OtherDimensions, (2, 60)),
     "converted": (converted, (3, 9, 7)),
     "mask": (Mask, (2, 9, 7)),
+    "gated": (Gated, (2, 8, 7)),
 }
 FLOATS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "float branches": (FloatBranches, (3, 9, 7)),

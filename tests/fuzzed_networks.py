@@ -23,7 +23,9 @@ from lehr.deploy.operations import (
     Floats,
     Linear,
     MaxPool,
+    Multiply,
     Operation,
+    Requantize,
     Round,
     SumPool,
     Table,
@@ -126,7 +128,7 @@ def _operation(random: np.random.Generator, net: IntegerNet) -> Operation:
             return random.normal(size=size).astype(np.float32)
         return Weights(random.integers(0, len(levels), size, dtype=np.uint8), levels)
 
-    match random.integers(9):
+    match random.integers(10):
         case 0 | 1:
             groups = int(random.choice([g for g in range(1, channels + 1) if channels % g == 0]))
             outs = groups * int(random.integers(1, 20))
@@ -150,7 +152,16 @@ def _operation(random: np.random.Generator, net: IntegerNet) -> Operation:
             cuts = cuts if value.kind == "integer" else cuts / 3
             return Threshold(own, source, cuts, random.choice([-1, 1], channels), levels)
         case 6:
-            return Add(own, source, str(random.choice([o.name for o in net.operations])))
+            other = str(random.choice([o.name for o in net.operations]))
+            if random.random() < 0.3:
+                return Multiply(own, *((source, other) if random.random() < 0.5 else (other, source)))
+            return Add(own, source, other, *((1, 1) if random.random() < 0.5 else (int(random.integers(-40, 41)), 3)))
+        case 8:
+            slopes = random.normal(size=channels) * 2**26
+            offsets = random.integers(-(2**24), 2**24, channels)
+            low = int(random.choice([-128, 0, -7]))
+            high = low + int(random.choice([1, 30, 255]))
+            return Requantize(own, source, slopes.astype(np.int64), offsets, int(random.integers(20, 36)), low, high)
         case 7:
             if value.shape[1:] != (1, 1):
                 return Flatten(own, source)

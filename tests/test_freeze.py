@@ -30,7 +30,10 @@ def codes(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     def note(path: str, quantizer: Any, result: Any) -> None:
         scale = 1.0 if quantizer.scale is None else quantizer.scale
         levels = torch.tensor(quantizer.step.levels)
-        seen[path] = torch.bucketize(result / scale, (levels[1:] + levels[:-1]) / 2)
+        name, number = path, 1
+        while name in seen:  # it runs again
+            name, number = f"{path}#{number + 1}", number + 1
+        seen[name] = torch.bucketize(result / scale, (levels[1:] + levels[:-1]) / 2)
 
     hooks = [
         module.register_forward_hook(lambda module, _, result, path=path: note(path, module, result))
@@ -52,8 +55,9 @@ def test_every_activation_of_an_exact_network_is_at_the_level_it_has_in_torch(na
     expected, values = codes(model, images), net.trace(networks.batch(name))
     compared = 0
     for operation in net.operations:
-        if isinstance(operation, operations.Threshold):
-            levels = torch.tensor(operation.levels)
+        if isinstance(operation, operations.Threshold | operations.Requantize):
+            is_even = isinstance(operation, operations.Requantize)
+            levels = torch.tensor(range(operation.low, operation.high + 1) if is_even else operation.levels)
             actual = torch.searchsorted(levels, values[operation.name].contiguous())
             assert torch.equal(actual.flatten(1), expected[operation.name].flatten(1)), operation.name
             assert len(actual.unique()) > 1, "a test that sees one level sees nothing"
@@ -579,3 +583,22 @@ def test_a_copy_that_averaged_buffers_freezes_or_says_why_not() -> None:
             assert module.forward_std.item() == 0
             assert module.backward_std.item() > 0.2
     freeze(settled.module.eval(), images[:1])
+
+
+def test_what_stays_float_is_listed_with_its_share_of_macs():
+    layers = conv(2, 4), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3), nn.Flatten(), linear(2 * 5 * 5, 3)
+    model = nn.Sequential(Input(2), *layers).eval()
+    with pytest.warns(FloatWarning, match="its input is float"):
+        net = freeze(model, torch.zeros(1, 2, 7, 7, dtype=torch.uint8))
+    summary = net.summary()
+    assert summary.floats == ("1.affine", "1.clip", "4", "5", "5.affine", "6")
+    assert summary.float_share == pytest.approx(1 - 4 * 49 * 18 / summary.macs)
+    assert str(summary).endswith("% of the MACs: 1.affine, 1.clip, 4, 5, 5.affine, 6")
+    assert "6 operations with" in repr(net)
+
+
+def test_a_network_that_is_wholly_float_is_warned_about():
+    model = nn.Sequential(lehr.models.Input((0.5,), (0.5,)), nn.Flatten(), nn.Linear(4, 2)).eval()
+    with pytest.warns(FloatWarning, match="all of this network runs in float: convert it"):
+        net = freeze(model, torch.zeros(1, 1, 2, 2, dtype=torch.uint8))
+    assert net.summary().float_share == 1

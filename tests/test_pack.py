@@ -215,7 +215,7 @@ HOSTILE = {
     "header cut": (WHOLE[:100], "no packed network"),
     "length that lies": (struct.pack("<Q", 2**62) + WHOLE[8:], "no packed network"),
     "another safetensors file": (to_bytes({"a": np.zeros(3)}), "holds no network"),
-    "newer version": (setting("version", value=3), "newer lehr: it has version 3, this lehr reads up to 2"),
+    "newer version": (setting("version", value=4), "newer lehr: it has version 4, this lehr reads up to 3"),
     "no version": (setting("version", value="1"), "its version: an integer of 32 bits, found '1'"),
     "no JSON": (to_bytes({}, {"lehr": "{"}), "no JSON"),
     "deep JSON": (to_bytes({}, {"lehr": "[" * 100_000}), "no JSON"),

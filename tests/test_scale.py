@@ -175,7 +175,8 @@ def test_a_trained_network_starts_close_to_itself(kind: str, norm: bool) -> None
         report = quantize_(
             quantized, weights=word, activations=word, scale="channel", data=splits.train.images[:512].split(128)
         )
-        assert all(change.levels == 2 ** int(word[0]) for change in report.converted)
+        levels = {change.levels for change in report.converted if change.was != "add"}
+        assert levels == {2 ** int(word[0])}
         assert 100 * (errors(quantized) - before) / held_out <= points, word
 
 
@@ -186,10 +187,9 @@ def test_it_freezes_without_training(kind: str) -> None:
     model = copy.deepcopy(trained(kind, True))
     quantize_(model, weights="4bit", activations="4bit", data=splits.train.images[:512].split(128))
     net = lehr.freeze(model, splits.test.images)
-    assert net.exact is (kind == "cnn")  # the ResNet adds what BatchNorm gives, in float
+    assert all("BatchNorm puts a sum within rounding of a threshold" in why for why in net.inexact)
     with torch.no_grad():
-        same = (net.predict(splits.test.images) == model(splits.test.images).argmax(1)).sum()
-    assert same >= len(splits.test.images) - (kind == "resnet")
+        assert torch.equal(net.predict(splits.test.images), model(splits.test.images).argmax(1))
     assert (net.predict(splits.test.images) == splits.test.labels).double().mean() > 0.95
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lehr.deploy import build, cpu, kernels
+from lehr.deploy.operations import Requantize
 from lehr.deploy.structs import InstructionSet, Kind, Routine, Type
 
 HEADER = (build.RUNTIME / "lehr.h").read_text()
@@ -57,6 +58,7 @@ def test_structs_and_constants_are_those_of_the_header(tmp_path):
             expected[f"{name}.{field}"] = getattr(struct, field).offset
             prints.append(f'printf("{name}.{field} %lu\\n", (unsigned long)offsetof({name}, {field}));')
     for name, value in {
+        "LEHR_OFFSET_BITS": Requantize.OFFSET_BITS,
         "LEHR_BITS_OUTPUTS": kernels.BITS_OUTPUTS,
         "LEHR_BLOCK": kernels.BLOCK,
         "LEHR_TILE_STEPS": kernels.TILE_STEPS,

@@ -7,6 +7,8 @@ functions, and the n-th call of a nonlinearity goes through the n-th quantizer. 
     x = F.relu(self.conv1(x))        # the first call: self.quantized_calls.relu
     x = F.relu(self.conv2(x))        # the second:     self.quantized_calls.relu_1
 
+An addition of two tensors is a call too, with one quantizer for both sides: `a + b` becomes `q(a) + q(b)`.
+
 Calls are counted for each module by itself, so a block that is left out at random does not disturb the others. A call
 that was not seen when the model was converted is an error, not a silent float operation.
 
@@ -18,6 +20,7 @@ torch.compile (in one graph) find it.
 
 from __future__ import annotations
 
+import operator
 import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +31,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
+from lehr import additions
+from lehr.additions import ADDITION, summands
 from lehr.layers import AbstractQuantizer
 from lehr.models.input import Input
 from lehr.models.signal_input import SignalInput
@@ -45,11 +50,13 @@ class Site:
         name: the function, such as relu
         quantizer: the name of its quantizer in `quantized_calls`; None leaves the call alone
         follows: whether the function is computed and its result quantized; else the quantizer takes its place
+        line: of an addition, the function and its line that makes it
     """
 
     name: str
     quantizer: str | None = None
     follows: bool = False
+    line: tuple[str, int] | None = None
 
 
 class QuantizedCalls(nn.ModuleDict):
@@ -87,9 +94,13 @@ class OwnForward:
         """Run the class's forward, and count none of its calls."""
         enclosing, _running.redirect = _running.redirect, None
         try:
-            return type(self.module).forward(self.module, *args, **kwargs)
+            return self.run(*args, **kwargs)
         finally:
             _running.redirect = enclosing
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """The class's forward."""
+        return type(self.module).forward(self.module, *args, **kwargs)
 
 
 class Split(OwnForward):
@@ -97,15 +108,15 @@ class Split(OwnForward):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the class's forward."""
-        return type(self.module).forward(self.module, *args, **kwargs)
+        return self.run(*args, **kwargs)
 
 
 class Followed(OwnForward):
     """The forward of an activation module whose result is quantized, by its `quantizer`."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: Any, **kwargs: Any) -> Any:
         """Quantize what the class's forward gives."""
-        return cast(AbstractQuantizer, self.module.quantizer)(super().__call__(*args, **kwargs))
+        return cast(AbstractQuantizer, self.module.quantizer)(super().run(*args, **kwargs))
 
 
 class Redirected(OwnForward):
@@ -139,6 +150,7 @@ class _Redirect(TorchFunctionMode):
         self.module = module
         self.sites = sites
         self.count = 0
+        self.adds = any(site.name == ADDITION for site in sites)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -146,6 +158,10 @@ class _Redirect(TorchFunctionMode):
         """Answer for torch's function: of other functions, and in the forward of a module inside, as torch does."""
         kwargs = kwargs or {}
         name = FUNCTIONS.get(func)
+        if _running.redirect is self and func in additions.FUNCTIONS:
+            both = summands(args, kwargs)
+            if both is not None:
+                return self.add(torch.add, *both, is_in_place=func in additions.IN_PLACE)
         if name is None or _running.redirect is not self:
             return func(*args, **kwargs)
         is_in_place = func in IN_PLACE or kwargs.get("inplace", False)
@@ -165,6 +181,22 @@ class _Redirect(TorchFunctionMode):
         if is_in_place and isinstance(x, Tensor):  # some call x.relu_() and drop what it returns
             return x.copy_(quantizer(x.clone()))
         return quantizer(x)
+
+    def add(self, run: Callable[[Any, Any], Any], a: Any, b: Any, *, is_in_place: bool = False) -> Any:
+        """The sum of a and b, which `run` computes, of quantized values if it is the next call.
+
+        One that is not, such as that of a hook, is computed as it is.
+        """
+        quantizer = None
+        site = self.sites[self.count] if self.adds and self.count < len(self.sites) else None
+        is_next = site is not None and site.name == ADDITION
+        if is_next and (torch.compiler.is_compiling() or site.line == additions.line()):
+            self.count += 1
+            quantizer = None if site.quantizer is None else getattr(self.module, CALLS)[site.quantizer]
+        if quantizer is not None and all(isinstance(x, fx.Proxy) or x.is_floating_point() for x in (a, b)):
+            total = run(quantizer(a.clone() if is_in_place else a), quantizer(b))
+            return a.copy_(total) if is_in_place else total
+        return a.add_(b) if is_in_place else run(a, b)
 
     def complaint(self, met: str) -> str:
         """What to say of calls that are not those seen when the model was converted."""
@@ -209,6 +241,12 @@ class CallTracer(OwnForwardTracer):
             return super(CallTracer, self).create_proxy(kind, target, args, kwargs, *rest, **options)
 
         redirect = _running.redirect
+        is_addition = kind == "call_function" and target in additions.OPERATORS
+        if redirect is not None and (is_addition or (kind == "call_method" and target in additions.METHODS)):
+            both = summands(args, kwargs)
+            if both is not None:
+                plain = super().create_proxy
+                return redirect.add(lambda a, b: plain("call_function", operator.add, (a, b), {}), *both)
         if kind == "call_method" and redirect is not None and target in METHODS:
             return redirect.call(FUNCTIONS[getattr(torch.Tensor, target)], run, args[0], False)
         return run()

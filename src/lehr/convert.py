@@ -30,13 +30,14 @@ from torch import Tensor, nn
 
 from lehr.calibration import calibrate_, inputs_of
 from lehr.calls import CALLS, Followed, OwnForward, QuantizedCalls, Redirected, Site, Split
-from lehr.decide import QUANTIZED, Change, Decision, Plan, Request, Scale, Skip, decide
+from lehr.decide import QUANTIZED, Call, Change, Decision, Plan, Request, Scale, Skip, decide
 from lehr.dequantize import become_
 from lehr.layers import AbstractQuantizer, Quantizer
-from lehr.nonlinear import ACTIVATIONS, name_of
+from lehr.nonlinear import ACTIVATIONS
 from lehr.observe import observe
 from lehr.precision import Precision, template_of
 from lehr.table import Table, Tabular
+from lehr.uses import is_whole
 
 # Modules of torch that call functions where torch.fx does not look.
 _CLOSED = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.AdaptiveLogSoftmaxWithLoss)
@@ -82,6 +83,7 @@ def quantize_(
     *,
     weights: Precision = Quantizer(),  # noqa: B008 - a template, copied for each layer and never changed
     activations: Precision = Quantizer(),  # noqa: B008
+    sums: Precision = "8bit",
     replace: type[nn.Module] | Iterable[type[nn.Module]] = ACTIVATIONS,
     skip: Skip = (),
     skip_first: bool = False,
@@ -108,6 +110,9 @@ def quantize_(
         weights: the quantizer of the weights, copied for every layer, or a word such as "4bit" for one without forward
             noise; None leaves the weights in full precision.
         activations: the quantizer of the activations, likewise.
+        sums: the quantizer of what no activation quantizes: of both sides of each addition of two values, one for both,
+            so that they have one scale, and of a layer's input that another layer gives without an activation, as the
+            linear bottlenecks of MobileNetV2 do. None leaves these in full precision, and so does activations=None.
         replace: the kinds of activations that are quantized, as classes of modules; calls go by the same.
         skip: what to keep: one or several paths, which cover what lies below, or a predicate of path and module (of a
             call, the module whose forward makes it).
@@ -128,7 +133,7 @@ def quantize_(
         raise ValueError("weights=None and activations=None leave nothing to quantize")
     if scale not in get_args(Scale):
         raise ValueError(f"scale must be one of {', '.join(get_args(Scale))}, got {scale!r}")
-    for name, precision in (("weights", weights), ("activations", activations)):
+    for name, precision in (("weights", weights), ("activations", activations), ("sums", sums)):
         if not isinstance(precision, AbstractQuantizer | str | None):
             raise TypeError(f"{name} must be a quantizer such as lehr.Quantizer(), a word, or None, got {precision!r}")
     checked = example  # asked for: to freeze a large network takes a while
@@ -143,6 +148,7 @@ def quantize_(
     request = Request(
         weights=template_of(weights),
         activations=template_of(activations),
+        sums=None if activations is None else template_of(sums),
         replace=kinds,
         skip=skip,
         skip_first=skip_first,
@@ -180,7 +186,9 @@ def _apply(model: nn.Module, plan: Plan) -> None:
         if module is None:
             continue  # a call
         quantizer.train(module.training)
-        if type(module) in QUANTIZED:
+        if decision.of_input:
+            module.input_quantizer = quantizer
+        elif type(module) in QUANTIZED:
             # The same object, with the same parameters and hooks: the model itself may be a layer, and optimizers and
             # other modules may hold it.
             module.__class__ = QUANTIZED[type(module)]
@@ -211,24 +219,24 @@ def _redirect_calls(modules: dict[str, nn.Module], plan: Plan) -> None:
     for path, module in modules.items():
         if path in plan.calls.order and module in below:
             sites = {
-                training: [_site(call.use.name, call.name, decided.get(call)) for call in calls]
+                training: [_site(call, decided.get(call)) for call in calls]
                 for training, calls in plan.calls.order[path].items()
             }
             module.forward = Redirected(module, sites)
         elif path in plan.calls.split and any(call.use.module == path for call in decided):
             module.forward = Split(module)
-        elif module in below and _calls_for_itself(module, path in plan.seen.closed):
+        elif module in below and _calls_for_itself(module, path in plan.seen.closed or path in plan.calls.own):
             module.forward = OwnForward(module)
 
 
 def _calls_for_itself(module: nn.Module, is_closed: bool) -> bool:
-    """Whether what a module calls is not its user's: kept activations, and what could not be looked into."""
-    is_activation = name_of(module) is not None
-    return "forward" not in vars(module) and (is_activation or is_closed or isinstance(module, _CLOSED))
+    """Whether what a module calls is not its user's: layers, quantizers, kept activations, and what is closed."""
+    return "forward" not in vars(module) and (is_whole(module) or is_closed or isinstance(module, _CLOSED))
 
 
-def _site(function: str, name: str, decision: Decision | None) -> Site:
-    return Site(function) if decision is None else Site(function, name, decision.follows)
+def _site(call: Call, decision: Decision | None) -> Site:
+    name, follows = (None, False) if decision is None else (call.name, decision.follows)
+    return Site(call.use.name, name, follows, call.use.line)
 
 
 def _take_slow_path(module: nn.TransformerEncoder | nn.TransformerEncoderLayer) -> None:

@@ -8,13 +8,16 @@ cannot be quantized as asked is left as it was.
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
+import torch
 from torch import Tensor, nn
 
+from lehr.additions import ADDITION
 from lehr.calls import CALLS, is_opened
 from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Conv3d, Linear, QuantizedWeight, Quantizer
 from lehr.nonlinear import KINDS, OUTPUTS, is_never_negative, name_of
@@ -34,6 +37,7 @@ QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
 }
 # Normalisations have weights, one a channel, that no quantizer is for.
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_REACH = 8.5  # what sums are made of lies within about +-8 until data say more: BatchNorm's results do
 Scale = Literal["tensor", "channel", "fixed"]
 Skip = str | Iterable[str] | Callable[[str, nn.Module], bool]
 
@@ -71,6 +75,7 @@ class Decision:
     """What becomes of a module or a call; without a quantizer it is kept.
 
     `follows` says that the activation is computed and its result quantized; else the quantizer takes its place.
+    `of_input` says that the quantizer is for what a layer reads, not for its weights.
     """
 
     change: Change
@@ -78,6 +83,7 @@ class Decision:
     module: nn.Module | None = None
     call: Call | None = None
     follows: bool = False
+    of_input: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +92,7 @@ class Request:
 
     weights: AbstractQuantizer | None
     activations: AbstractQuantizer | None
+    sums: AbstractQuantizer | None
     replace: tuple[type[nn.Module], ...]
     skip: Skip
     skip_first: bool
@@ -118,7 +125,7 @@ def decide(model: nn.Module, seen: Observation, request: Request) -> Plan:
 class Calls:
     """The calls in the forwards of a model, and their order in training and in eval mode."""
 
-    def __init__(self, modules: Mapping[str, nn.Module], seen: Observation, split: bool) -> None:
+    def __init__(self, modules: Mapping[str, nn.Module], seen: Observation, *, split: bool, sums: bool) -> None:
         places: dict[str, set[object]] = {}
         for use in seen.uses:
             if use.module is not None and not is_opened(modules[use.module]):
@@ -127,11 +134,15 @@ class Calls:
         whole = {use.module for use in seen.uses if isinstance(modules[use.owner], nn.Sequential)}
         self.split = {path for path, used in places.items() if split and len(used) > 1 and path not in whole}
         self.order: dict[str, dict[bool, list[Call]]] = {}
+        self.own: set[str] = set()  # owners whose additions stay as they are
         self.unclear: dict[str, list[str]] = {}  # owners whose calls differ from run to run, and what they call
         for owner in dict.fromkeys(owner for runs in seen.runs.values() for owner in runs):
             if is_opened(modules[owner]):
                 continue  # its calls are quantized already
-            self._add(owner, {training: runs.get(owner, []) for training, runs in seen.runs.items()})
+            modes = {training: runs.get(owner, []) for training, runs in seen.runs.items()}
+            if not sums or not any(_is_sum(use) for runs in modes.values() for run in runs for use in run):
+                modes = self._without_additions(owner, modes)
+            self._add(owner, modes)
 
     def of(self, owner: str) -> list[Call]:
         """The calls of one forward, each once."""
@@ -147,10 +158,13 @@ class Calls:
         names: Counter[str] = Counter()
         order: dict[bool, list[Call]] = {}
         for training in sorted(modes):
-            keyed = [_keyed([use for use in run if self._counts(use)]) for run in modes[training]]
+            runs = [[use for use in run if self._counts(use)] for run in modes[training]]
+            keyed = [_keyed(run) for run in runs]
             if any(list(run) != list(keyed[0]) for run in keyed[1:]):
+                if any(use.name == ADDITION for run in runs for use in run):  # without its additions it may be clear
+                    return self._add(owner, self._without_additions(owner, modes))
                 self.unclear[owner] = sorted({use.name for run in keyed for use in run.values()})
-                return
+                return None
             for key, use in (keyed[0] if keyed else {}).items():
                 if key not in calls:
                     number, names[use.name] = names[use.name], names[use.name] + 1
@@ -161,9 +175,20 @@ class Calls:
         if calls:
             only = next(iter(order.values()))
             self.order[owner] = {mode: order.get(mode, [] if mode in modes else only) for mode in (False, True)}
+        return None
+
+    def _without_additions(self, owner: str, modes: dict[bool, list[list[Use]]]) -> dict[bool, list[list[Use]]]:
+        if any(use.name == ADDITION for runs in modes.values() for run in runs for use in run):
+            self.own.add(owner)
+        return {mode: [[use for use in run if use.name != ADDITION] for run in runs] for mode, runs in modes.items()}
 
     def _counts(self, use: Use) -> bool:
         return not use.is_product and (use.module is None or use.module in self.split)
+
+
+def _is_sum(use: Use) -> bool:
+    """Whether the use is an addition of two values inside the network."""
+    return use.name == ADDITION and not (use.adds_constant or use.is_output)
 
 
 def _keyed(run: list[Use]) -> dict[object, Use]:
@@ -183,7 +208,9 @@ class _Decider:
         self.seen = seen
         self.request = request
         self.modules = dict(model.named_modules())
-        self.calls = Calls(self.modules, seen, request.split)
+        self.calls = Calls(
+            self.modules, seen, split=request.split, sums=request.sums is not None or bool(request.rules)
+        )
         self.names: dict[nn.Module, list[str]] = {}  # a shared module has several paths
         for path, module in model.named_modules(remove_duplicate=False):
             self.names.setdefault(module, []).append(path)
@@ -205,6 +232,8 @@ class _Decider:
         decision = self._module(path, module)
         if decision is not None:
             yield decision
+            if isinstance(module, tuple(QUANTIZED)) and decision.quantizer is not None:
+                yield from self._input(path, module)
         for name, child in module.named_children():
             yield from self._below(f"{path}.{name}" if path else name, child, met)
         if decision is None or decision.quantizer is None:
@@ -258,6 +287,8 @@ class _Decider:
         return Decision(Change(path, was, was, len(quantizer.levels)), quantizer, module)
 
     def _call(self, call: Call) -> Decision:
+        if call.use.name == ADDITION:
+            return self._sum(call)
         module = None if call.use.module is None else self.modules[call.use.module]
         is_output = call.use.is_output and call.use.name in OUTPUTS
         return self._activation(call.path, call.use.name, call.use.name, module, is_output, call)
@@ -288,6 +319,37 @@ class _Decider:
         change = Change(path, was, f"{was} + {kind_now}" if follows else kind_now, len(quantizer.levels))
         return Decision(change, quantizer, module if call is None else None, call, follows)
 
+    def _sum(self, call: Call) -> Decision:
+        """Both sides of an addition get one quantizer; the bits of a rule for all of a module are not for its sums."""
+        rule, template = self.rules.pattern_of(call.path), self.request.sums
+        if rule == self.rules.pattern_of(*self.names[self.modules[call.owner]]) and rule is not None:
+            rule = rule if template_of(self.rules.rules[rule]) is None else None
+        if call.use.adds_constant:
+            return _kept(call.path, ADDITION, "it adds a constant", call)
+        if self.skipped(call.path, self.modules[call.owner]):
+            return _kept(call.path, ADDITION, "skipped", call)
+        if rule is not None:
+            template = template_of(self.rules.rules[rule])
+        elif call.use.is_output:
+            return _kept(call.path, ADDITION, "output of the network", call)
+        if template is None:
+            return _kept(call.path, ADDITION, f"rule {rule}: float" if rule else "sums stay", call)
+        quantizer = _within_reach(template)
+        change = Change(call.path, ADDITION, type(quantizer).__name__, len(quantizer.levels))
+        return Decision(change, quantizer, None, call)
+
+    def _input(self, path: str, layer: nn.Module) -> Iterator[Decision]:
+        """A quantizer for what a layer reads if that is what another layer gives, as in linear bottlenecks."""
+        if self.request.sums is None or not self.seen.linear.intersection(self.names[layer]):
+            return
+        path = f"{path}.input_quantizer"
+        if self.skipped(path, layer):
+            yield _kept(path, "input", "skipped")
+            return
+        quantizer = _within_reach(self.request.sums)
+        change = Change(path, "input", type(quantizer).__name__, len(quantizer.levels))
+        yield Decision(change, quantizer, layer, of_input=True)
+
     def _products(self, path: str, module: nn.Module) -> Iterator[Decision]:
         """Products that a forward computes by functions; a module with weights of its own is told already."""
         if isinstance(module, LAYERS) or any(parameter.ndim > 1 for parameter in module.parameters(recurse=False)):
@@ -314,6 +376,15 @@ class _Decider:
 
 def _kept(path: str, was: str, why: str, call: Call | None = None) -> Decision:
     return Decision(Change(path, was, "kept", None, why), call=call)
+
+
+def _within_reach(template: AbstractQuantizer) -> AbstractQuantizer:
+    """A copy, with a scale for values of BatchNorm unless it has one."""
+    quantizer = copy.deepcopy(template)
+    if type(quantizer) is Quantizer and quantizer.scale is None and len(quantizer.levels) > FEW_LEVELS:
+        largest = max(abs(level) for level in quantizer.levels)
+        quantizer.scale = torch.tensor(2.0 ** math.floor(math.log2(_REACH / largest)))
+    return quantizer
 
 
 def _fitted(template: AbstractQuantizer, path: str, weight: Tensor, scale: Scale, outputs_at: int) -> AbstractQuantizer:

@@ -42,6 +42,7 @@ def dequantize_(model: nn.Module, *, weights: Literal["float", "quantized"] = "f
                 weight.data.copy_(module.eval().quantized_weight.detach())  # pyright: ignore[reportCallIssue]
                 module.train(training)
             del module.quantizer
+            module._modules.pop("input_quantizer", None)
             module.__class__ = floats[type(module)]
         elif isinstance(vars(module).get("replaced"), nn.Module | tuple):
             (original,) = vars(module)["replaced"]

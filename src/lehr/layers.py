@@ -204,7 +204,10 @@ class Quantizer(AbstractQuantizer):
 
 
 class QuantizedWeight(nn.Module):
-    """What layers with quantized weights share: a weight that passes through a quantizer into the computation."""
+    """What layers with quantized weights share: a weight that passes through a quantizer into the computation.
+
+    A layer that reads what no activation has quantized may have a module `input_quantizer` besides (`quantize_`).
+    """
 
     weight: Tensor
     bias: Tensor | None
@@ -219,6 +222,11 @@ class QuantizedWeight(nn.Module):
     def quantized_weight(self) -> Tensor:
         """The weight the layer computes with: its quantizer's scale times levels."""
         return self.quantizer(self.weight)
+
+    def quantized_input(self, x: Tensor) -> Tensor:
+        """The input the layer computes with."""
+        quantizer = self._modules.get("input_quantizer")
+        return x if quantizer is None else quantizer(x)
 
     def _forward(self, product: Callable[[Tensor, Tensor | None], Tensor], space: int) -> Tensor:
         """`product(weight, bias)`, which has `space` dimensions behind the channels, of the quantized weight.
@@ -274,7 +282,8 @@ class Linear(QuantizedWeight, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """The affine map of eq. 5."""
-        return self._forward(lambda weight, bias: nn.functional.linear(input, weight, bias), space=0)
+        x = self.quantized_input(input)
+        return self._forward(lambda weight, bias: nn.functional.linear(x, weight, bias), space=0)
 
 
 class _Conv(QuantizedWeight, nn.modules.conv._ConvNd):
@@ -304,7 +313,8 @@ class _Conv(QuantizedWeight, nn.modules.conv._ConvNd):
     def forward(self, input: Tensor) -> Tensor:
         """The convolution of eq. 5."""
         conv: Any = self._conv_forward
-        return self._forward(lambda weight, bias: conv(input, weight, bias), space=len(self.kernel_size))
+        x = self.quantized_input(input)
+        return self._forward(lambda weight, bias: conv(x, weight, bias), space=len(self.kernel_size))
 
 
 class Conv1d(_Conv, nn.Conv1d):

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from lehr import additions
+from lehr.additions import ADDITION, summands
 from lehr.nonlinear import OUTPUTS, name_of
 from lehr.symbolic import UseTracer, told
 from lehr.uses import LAYERS, NAMES, Observation, Runs, Use, is_whole
@@ -31,8 +33,15 @@ def observe(model: nn.Module, example: Any = None) -> Observation:
         model: the network, which is left as it is
         example: a batch as the model takes it: a tensor, a tuple of arguments or a dictionary of them by name
     """
-    if example is not None:
-        return _seen(model, *arguments(example))
+    traced = _traced(model)
+    if example is None:
+        return traced
+    found = _seen(model, *arguments(example))
+    found.linear = traced.linear
+    return found
+
+
+def _traced(model: nn.Module) -> Observation:
     found = Observation()
     try:
         with _modes_kept(model):
@@ -40,6 +49,7 @@ def observe(model: nn.Module, example: Any = None) -> Observation:
                 tracer = UseTracer()
                 found.runs[training] = tracer.seen(model.train(training))
                 found.closed |= tracer.closed
+                found.linear |= set() if training else tracer.linear
     except Exception as error:  # a user's forward may raise anything when it meets symbols
         return Observation(closed={"": told(error)})
     return found
@@ -80,6 +90,7 @@ class _Recorder(TorchFunctionMode):
         self.whole = 0  # so many modules are running whose inside is their own matter
         self.results: list[tuple[Use, Tensor]] = []  # kept, so that their memory is not used again
         self.macs: dict[str, int] = {}
+        self.own = {id(x) for x in (*model.parameters(), *model.buffers())}
 
     def seen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, list[list[Use]]]:
         from torch.utils.flop_counter import FlopCounterMode
@@ -111,10 +122,16 @@ class _Recorder(TorchFunctionMode):
         name = NAMES.get(func)
         if name is not None and not self.whole:
             self._note(self.runs.add(name), result)
+        both = summands(args, kwargs or {}) if func in additions.FUNCTIONS and not self.whole else None
+        if both is not None:
+            use = self.runs.add(ADDITION)
+            use.line = additions.line()
+            use.adds_constant = any(id(x) in self.own or not x.is_floating_point() or not x.ndim for x in both)
+            self._note(use, result)
         return result
 
     def _note(self, use: Use, result: Any) -> None:
-        if use.name in OUTPUTS and isinstance(result, Tensor):
+        if (use.name in OUTPUTS or use.name == ADDITION) and isinstance(result, Tensor):
             self.results.append((use, result))
 
     def _before(self, path: str, module: nn.Module) -> Callable[..., None]:

@@ -13,12 +13,21 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from lehr import additions
+from lehr.additions import ADDITION, summands
 from lehr.nonlinear import FUNCTIONS, METHODS, name_of
 from lehr.uses import LAYERS, NAMES, PRODUCTS, Runs, Use, is_whole
 
 # Between the last function and the output these only give its values another shape.
 _RESHAPES = {"squeeze", "unsqueeze", "view", "reshape", "flatten", "contiguous", "getitem", "permute", "transpose"}
 _RESHAPING = (nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout)
+# Besides these, what leaves a layer's results linear, or almost: a layer behind them reads what the other layer gives.
+_LINEAR = {"mean", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "max_pool1d", "max_pool2d"}
+_LINEAR |= {"dropout", "batch_norm"}
+_LINEAR_MODULES = (
+    *(nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.AvgPool1d, nn.AvgPool2d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.MaxPool1d, nn.MaxPool2d),
+)
 
 
 class UseTracer(fx.Tracer):
@@ -29,6 +38,7 @@ class UseTracer(fx.Tracer):
         self.runs = Runs()
         self.nodes: dict[fx.Node, Use] = {}
         self.closed: dict[str, str] = {}
+        self.linear: set[str] = set()
 
     def seen(self, model: nn.Module) -> dict[str, list[list[Use]]]:
         """Trace the model, and return the uses of each run of each owner."""
@@ -39,6 +49,7 @@ class UseTracer(fx.Tracer):
         for node in _outputs(graph, model):
             if node in self.nodes:
                 self.nodes[node].is_output = True
+        self.linear = {str(node.target) for node in graph.nodes if _reads_layer(node, model)}
         return self.runs.by_owner
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -85,7 +96,34 @@ class UseTracer(fx.Tracer):
             name = FUNCTIONS.get(getattr(torch.Tensor, target)) or target
         if name is not None:
             self.nodes[proxy.node] = self.runs.add(name)
+        adds = (
+            target in additions.FUNCTIONS | additions.OPERATORS
+            if kind == "call_function"
+            else target in additions.METHODS
+        )
+        both = summands(args, kwargs) if adds and kind in ("call_function", "call_method") else None
+        if both is not None:
+            use = self.nodes[proxy.node] = self.runs.add(ADDITION)
+            use.line = additions.line()
+            use.adds_constant = any(not isinstance(x, fx.Proxy) or x.node.op == "get_attr" for x in both)
         return proxy
+
+
+def _reads_layer(node: fx.Node, model: nn.Module) -> bool:
+    """Whether the node is a layer with weights that reads what another one gives."""
+
+    def module_of(x: fx.Node) -> nn.Module | None:
+        return model.get_submodule(str(x.target)) if x.op == "call_module" else None
+
+    def is_linear(x: fx.Node) -> bool:
+        module = module_of(x)
+        if isinstance(module, LAYERS):
+            return True
+        name = x.target if isinstance(x.target, str) else getattr(x.target, "__name__", "")
+        passes = isinstance(module, _RESHAPING + _LINEAR_MODULES) or (module is None and name in _RESHAPES | _LINEAR)
+        return passes and any(is_linear(source) for source in x.all_input_nodes[:1])
+
+    return isinstance(module_of(node), LAYERS) and any(is_linear(source) for source in node.all_input_nodes[:1])
 
 
 def _outputs(graph: fx.Graph, model: nn.Module) -> Iterable[fx.Node]:

@@ -54,7 +54,7 @@ class _ConvTranspose(QuantizedWeight, nn.modules.conv._ConvTransposeNd):
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """The transposed convolution; `output_size` chooses among the sizes that a stride leaves open, as in torch."""
-        space = len(self.kernel_size)
+        input, space = self.quantized_input(input), len(self.kernel_size)
         find_padding: Any = self._output_padding
         added = find_padding(input, output_size, self.stride, self.padding, self.kernel_size, space, self.dilation)
 

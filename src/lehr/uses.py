@@ -1,4 +1,4 @@
-"""The uses of functions that a model makes while it runs: of activations and of products, in order.
+"""The uses of functions that a model makes while it runs: of activations, additions and products, in order.
 
 They are found by running the model (observe.py) or by tracing it (symbolic.py).
 """
@@ -51,6 +51,8 @@ class Use:
         place: where in the source the call stands, the innermost line first
         after: the path of the layer with weights that ran last before it
         is_output: whether the model gives its result, perhaps in another shape
+        line: of an addition, the function and its line that makes it
+        adds_constant: whether it adds a parameter or another tensor that does not depend on the input
     """
 
     owner: str
@@ -59,6 +61,8 @@ class Use:
     place: tuple[Any, ...]
     after: str | None
     is_output: bool = False
+    line: tuple[str, int] | None = None
+    adds_constant: bool = False
 
     @property
     def is_product(self) -> bool:
@@ -74,11 +78,13 @@ class Observation:
         runs: by mode (training or not) and owner, the uses of each of its runs
         macs: of one image, by layer, with "" for all; known with an example
         closed: modules that cannot be traced, and why
+        linear: layers that read what another layer gives, with nothing but BatchNorm, pools and the like between them
     """
 
     runs: dict[bool, dict[str, list[list[Use]]]] = field(default_factory=dict)
     macs: dict[str, int] = field(default_factory=dict)
     closed: dict[str, str] = field(default_factory=dict)
+    linear: set[str] = field(default_factory=set)
 
     @property
     def uses(self) -> Iterator[Use]:

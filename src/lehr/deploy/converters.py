@@ -3,10 +3,12 @@
     Linear, Conv            weights are scale * levels      integer sums; scale and bias are functions of them
     BatchNorm, ReLU         functions, kept until they are needed
     tanh, leaky_relu, ...   the same, for the quantizer that must follow
-    Quantizer               all functions up to here and σ  one Threshold: integer thresholds, one direction
+    Quantizer               all functions up to here and σ  one Threshold: integer thresholds, one direction;
+                                                            of many even levels one Requantize
     MaxPool                 moves before the functions that rise; falling channels are negated first
     AvgPool, mean           a sum; the division is a function
     +                       integers if both sides have a common unit, else floats
+    *                       integers, of values of one shape or with a gate for each channel
 
 A key is a module class, which stands for its subclasses too unless they have a `forward` of their own, or a function:
 `torch.flatten`, `operator.add`; a method of tensors is `torch.Tensor.flatten`. A value is a function of a `Call`
@@ -36,7 +38,7 @@ from lehr.deploy.conversion import AsModule, Call, Converter, Refusal
 from lehr.deploy.fold import Function
 from lehr.deploy.growing import Traced
 from lehr.deploy.layer_converters import layer, quantizer
-from lehr.deploy.operations import Add, Flatten, Round, as_shape
+from lehr.deploy.operations import Add, Flatten, Multiply, Round, as_shape
 from lehr.deploy.pool_converters import average_pool, max_pool, mean
 from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Linear
 from lehr.models.signal_input import SignalInput
@@ -98,14 +100,42 @@ def leaky_relu(call: Call) -> Traced:
     return call.then(x, [Function(run, path=call.path)])
 
 
+def multiply(call: Call) -> Traced:
+    """A product with one number for each channel, or of two values of integers; one may be a gate for each channel."""
+    if len(call.inputs) != 2:
+        return affine(call)
+    a, b = call.inputs
+    if call.value(a).shape != call.value(b).shape and call.value(a).shape[1:] == (1, 1):
+        a, b = b, a
+    shapes = call.value(a).shape, call.value(b).shape
+    if shapes[1] not in (shapes[0], (shapes[0][0], 1, 1)):
+        raise call.error(
+            "product of different shapes",
+            f"it multiplies values of shapes {shapes[0]} and {shapes[1]}",
+            "multiply values of one shape, or by one number for each channel",
+        )
+    first, second = (fold.composed(x.functions, call.channels(x)) for x in (a, b))
+    is_integer = all(call.value(x).kind == "integer" for x in (a, b))
+    if first is None or second is None or bool((first[1] != 0).any() | (second[1] != 0).any()) or not is_integer:
+        raise call.error(
+            "product of floats",
+            "it multiplies two values of the network that are not both integers times one number for each channel",
+            "quantize both sides, each with a lehr.Quantizer",
+        )
+    name = call.name()
+    rounded = (a.why_inexact or b.why_inexact) and "a product of values that torch has rounded"
+    call.emit(Multiply(name, a.name, b.name))
+    return Traced(name, a.rank, fold.scaled(first[0] * second[0], torch.zeros_like(first[0])), rounded)
+
+
 def affine(call: Call) -> Traced:
     """A product with, or a sum with, one number for each channel."""
     x, *others = call.inputs
     if others:
         raise call.error(
             "values joined otherwise",
-            "it joins two values of the network in another way than by adding them",
-            "add them: integers have no product or difference of two values",
+            "it joins two values of the network in another way than by adding or multiplying them",
+            "add or multiply them",
         )
     arguments = [*call.node.args, *call.node.kwargs.values()]
     if sum(argument in call.sources for argument in arguments) > 1:
@@ -148,9 +178,7 @@ def add(call: Call) -> Traced:
         if ratio is not None:
             p, q = ratio.numerator, ratio.denominator
             rounded = (a.why_inexact or b.why_inexact) and "a sum of values that torch has rounded"
-            a, b = (call.times(x, torch.full((channels,), factor)) for x, factor in ((a, p), (b, q)))
-            name = call.name()
-            call.emit(Add(name, a.name, b.name))
+            call.emit(Add(name, a.name, b.name, p, q))
             return Traced(name, a.rank, fold.scaled(second[0] / q, first[1] + second[1]), rounded)
     a, b = call.as_float(a), call.as_float(b)
     call.emit(Add(name, a.name, b.name))
@@ -247,7 +275,7 @@ CONVERTERS: dict[type[nn.Module] | Callable[..., Any], Converter] = {
     **dict.fromkeys((nn.ELU, F.elu, nn.CELU, F.celu, nn.SELU, F.selu), rising),
     **dict.fromkeys((operator.add, operator.iadd, torch.add, Tensor.add, Tensor.add_), add),
     **dict.fromkeys((operator.sub, operator.isub, torch.sub, Tensor.sub, Tensor.sub_), affine),
-    **dict.fromkeys((operator.mul, operator.imul, torch.mul, Tensor.mul, Tensor.mul_), affine),
+    **dict.fromkeys((operator.mul, operator.imul, torch.mul, Tensor.mul, Tensor.mul_), multiply),
     **dict.fromkeys((operator.neg, torch.neg, Tensor.neg), affine),
     **dict.fromkeys((operator.truediv, operator.itruediv, torch.div, Tensor.div, Tensor.div_), divide),
     **dict.fromkeys((nn.Flatten, torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze), reshape),

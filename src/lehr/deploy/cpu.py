@@ -80,7 +80,7 @@ class _Layer(ctypes.Structure):
         {
             **dict.fromkeys(("low", "high"), ctypes.c_float),
             **dict.fromkeys(
-                ("weights", "thresholds", "directions", "levels", "scale", "shift"),
+                ("weights", "thresholds", "directions", "levels", "multipliers", "offsets", "scale", "shift"),
                 ctypes.c_void_p,
             ),
             "tables": ctypes.POINTER(_Tables),

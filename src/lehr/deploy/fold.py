@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 # Floats are cut within these bounds: far beyond any activation, and BatchNorm of them does not overflow.
 _LARGEST_FLOAT = 2.0**100
+_LEAST_POWER = 2.0**-14  # of two units: the finer one times as much is the coarser one
 _ROUNDING = 2.0**-24  # half the distance of neighbouring float32, relative: what one rounding changes at most
 
 
@@ -220,10 +221,16 @@ def common_unit(values: np.ndarray, limit: int, tolerance: float = 0.0) -> tuple
 
 
 def common_ratio(a: Tensor, b: Tensor) -> Fraction | None:
-    """p / q with p and q up to 127 if a / b is that in all channels, to the precision of float32."""
+    """p / q if a / b is that in all channels: p and q up to 127, to the precision of float32, or a power of two."""
     if bool((a == 0).any() | (b == 0).any()):
         return None
     ratio = a / b
+    if (
+        is_power_of_two(ratio[:1])
+        and bool((ratio == ratio[0]).all())
+        and _LEAST_POWER <= ratio[0].abs() <= 1 / _LEAST_POWER
+    ):
+        return Fraction(ratio[0].item())
     nearest = Fraction(ratio[0].item()).limit_denominator(127)
     close = (ratio - float(nearest)).abs() <= 2.0**-22 * ratio.abs()
     return nearest if abs(nearest.numerator) <= 127 and bool(close.all()) else None

@@ -10,8 +10,9 @@ of BatchNorm can carry such a sum across a threshold. Where the proof fails (an 
 front of another layer, a part in float), `IntegerNet.inexact` names the place: both agree to the last bits there, and
 only a value within those of a threshold can differ.
 
-Layers that were not quantized stay float operations, and so does an addition without a common unit. A quantized layer
-that reads floats is warned about: it works, but not as integers.
+Layers that were not quantized stay float operations, and so does an addition without a common unit, which `quantize_`
+gives both sides unless it is told not to. A quantized layer that reads floats is warned about: it works, but not as
+integers; so is a network without any integer layer, and `IntegerNet.summary` lists what is float.
 
 >>> import torch, lehr
 >>> class Pixels(torch.nn.Module):
@@ -30,6 +31,7 @@ True
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -40,7 +42,7 @@ from torch import Tensor, nn
 from lehr.composed import Composed, taken_apart
 from lehr.deploy.conversion import Converter
 from lehr.deploy.converters import CONVERTERS
-from lehr.deploy.freeze_errors import FreezeError
+from lehr.deploy.freeze_errors import FloatWarning, FreezeError
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.trace import LAYERS, Graph
 from lehr.deploy.walk import Walk, kind_of
@@ -82,7 +84,16 @@ def freeze(
         model = nn.Sequential(model)
     with torch.no_grad():
         graph = Graph(model, example, lambda module: kind_of(module, table) is not None)
-        return Walk(graph, example, table).net(tuple(classes), composed)
+        net = Walk(graph, example, table).net(tuple(classes), composed)
+    summary = net.summary()
+    if summary.macs and summary.float_share == 1:
+        warnings.warn(
+            "all of this network runs in float: convert it with lehr.quantize_, and let it begin with what makes "
+            "integers of its input, such as lehr.models.Input(..., bits=8)",
+            FloatWarning,
+            stacklevel=2,
+        )
+    return net
 
 
 def _checked(example: Tensor | np.ndarray) -> Tensor:

@@ -46,6 +46,7 @@ class Growing:
         self.operations: list[Operation] = []
         self.values: dict[str, Value] = {}
         self.rounded: list[str] = []
+        self.taken: set[str] = set()  # names of calls that need no operation
         self._floats: dict[Traced, Traced] = {}
 
     def begin(self, operation: Operation, given: Value) -> None:
@@ -63,7 +64,7 @@ class Growing:
     def free_name(self, name: str) -> str:
         """The name, or one like it that no value has."""
         free, number = name, 1
-        while free in self.values:
+        while free in self.values or free in self.taken:
             number += 1
             free = f"{name}#{number}"
         return free

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from lehr.deploy.operations import Affine, Conv, Floats, Operation, Round, Shape, Table, Value, Weights, as_shape, short
 from lehr.deploy.reference import result
+from lehr.printable import printable
 from lehr.table import Table as TextTable
 from lehr.table import Tabular
 
@@ -82,9 +83,24 @@ class SummaryRow:
 
 @dataclass(frozen=True, repr=False)
 class Summary(Tabular):
-    """A row for each operation and their totals; `str` is a table."""
+    """A row for each operation and their totals; `str` is a table, and what of the network is float.
+
+    `floats` are the operations on floats; maps from the last integers to outputs do not count.
+    """
 
     rows: tuple[SummaryRow, ...]
+    floats: tuple[str, ...] = ()
+
+    @property
+    def float_share(self) -> float:
+        """The share of the MACs that are computed in float."""
+        return sum(row.macs for row in self.rows if row.name in self.floats) / max(self.macs, 1)
+
+    def __str__(self) -> str:
+        if not self.floats:
+            return super().__str__()
+        share = f"{100 * self.float_share:.1f} % of the MACs"
+        return f"{super().__str__()}\nin float, with {share}: {printable(', '.join(self.floats))}"
 
     @property
     def macs(self) -> int:
@@ -188,6 +204,8 @@ class IntegerNet:
         what = "images" if self.input_dtype == "uint8" else self.input_dtype
         given = ", ".join(f"{'x'.join(map(str, output.shape)) or 1} {output.name}" for output in self.outputs)
         size = f"{len(self.operations)} operations, {summary.macs:,} MACs, {summary.bytes:,} bytes"
+        if summary.floats:
+            size += f", {len(summary.floats)} operations with {100 * summary.float_share:.1f} % of the MACs in float"
         return f"IntegerNet({taken} {what} to {given}, {size}, {'' if self.exact else 'not '}exact)"
 
     def _repr_html_(self) -> str:
@@ -301,7 +319,14 @@ class IntegerNet:
             kind = type(operation).__name__
             macs = operation.macs(value)
             rows.append(SummaryRow(operation.name, kind, value.shape, bits, value_bits, macs, operation.bytes))
-        return Summary(tuple(rows))
+        floats = (
+            operation.name
+            for operation in self.operations
+            if self.values[operation.name].kind == "float"
+            and not isinstance(operation, Floats)
+            and not (isinstance(operation, Affine) and operation.name in {output.value for output in self.outputs})
+        )
+        return Summary(tuple(rows), tuple(floats))
 
     def _run(self, images: Any, names: Mapping[str, str]) -> Any:
         check_batch(images, self.input_shape, self.input_dtype)

@@ -1,26 +1,30 @@
 """What layers and quantizers become: integer sums of levels, and one `Threshold` for all that follows them.
 
 The weights of a quantized layer are scale * levels, so its sums are of integers; scale and bias are functions of them.
-A quantizer takes all functions since the last sum and becomes integer thresholds with one direction for each channel.
+A quantizer takes all functions since the last sum and becomes integer thresholds with one direction for each channel;
+many even levels become a product and a shift that equal them.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lehr.deploy import fold
+from lehr.deploy import even_steps, fold
 from lehr.deploy.conversion import Call
-from lehr.deploy.fold import Function
 from lehr.deploy.freeze_errors import FloatWarning
 from lehr.deploy.growing import Traced
-from lehr.deploy.operations import Conv, Linear, Threshold, Weights
+from lehr.deploy.operations import Conv, Linear, Requantize, Threshold, Value, Weights
 from lehr.deploy.trace import pair
-from lehr.layers import AbstractQuantizer, Conv1d, Conv2d
+from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, QuantizedWeight
 from lehr.layers import Linear as QuantizedLinear
+
+_MANY_LEVELS = 16  # up to here thresholds are few enough for the fast routines to compare with each
+_MOST_LOOKED_AT = 2**12  # values of a small range are looked at one by one
 
 
 def layer(call: Call) -> Traced:
@@ -31,6 +35,10 @@ def layer(call: Call) -> Traced:
     if not is_conv and x.rank != 2:
         raise call.error("linear layer of images", f"its input has {x.rank} dimensions", "flatten it first")
     groups = module.groups if is_conv else 1
+    if isinstance(module, QuantizedWeight) and "input_quantizer" in module._modules:
+        of_input = module.get_submodule("input_quantizer")
+        assert isinstance(of_input, AbstractQuantizer)
+        x = _quantized(call, x, of_input, call.name("input_quantizer"))
     weight, scale = _weights(call, module)
     out = len(scale)
     linear = _linear(call, x, groups)
@@ -62,6 +70,11 @@ def quantizer(call: Call) -> Traced:
     """The multi-step function and all that stands between it and the last sum: one Threshold."""
     (x,), module = call.inputs, call.module
     assert isinstance(module, AbstractQuantizer)
+    return _quantized(call, x, module, call.name())
+
+
+def _quantized(call: Call, x: Traced, module: AbstractQuantizer, name: str) -> Traced:
+    """`x` quantized by `module`, as a value called `name`."""
     value, channels = call.value(x), call.channels(x)
     found = fold.common_unit(np.array(module.levels), limit=2**15 - 1)
     if found is None:
@@ -72,7 +85,6 @@ def quantizer(call: Call) -> Traced:
         )
     unit, levels = found
     scale = torch.ones(1) if module.scale is None else module.scale
-    run = Function(call.function)
     space = (1,) * (x.rank - 2)
     ones = torch.ones(1, channels, *space)
     if (ones * scale).shape != ones.shape:
@@ -83,8 +95,11 @@ def quantizer(call: Call) -> Traced:
     reached = torch.tensor(module.levels)[:, None].double() * scale.double()
 
     def level(y: Tensor) -> Tensor:  # (n, channel) -> the same
-        return run.call(y.reshape(*y.shape, *space)).reshape(y.shape)
+        return module(y.reshape(*y.shape, *space)).reshape(y.shape)
 
+    if _changes_nothing(call, x, level):
+        call.growing.taken.add(name)
+        return x
     try:
         thresholds, directions = fold.thresholds(
             level,
@@ -106,10 +121,29 @@ def quantizer(call: Call) -> Traced:
             call.note(f"in {close} of {channels} channels BatchNorm puts a sum within rounding of a threshold")
     elif any(function.terms is not None for function in x.functions) or x.rounded:
         call.note("it compares floats that BatchNorm has rounded with its thresholds")
-    name = call.name()
-    call.emit(Threshold(name, x.name, thresholds, directions, tuple(levels.tolist())))
+    call.growing.emit(_step(name, x.name, thresholds, directions, levels, value))
     scale = scale[0].double() * unit
     return Traced(name, x.rank, fold.scaled(scale, torch.zeros_like(scale)))
+
+
+def _changes_nothing(call: Call, x: Traced, level: Callable[[Tensor], Tensor]) -> bool:
+    """Whether the quantizer's input, integers times powers of two, already is at its levels."""
+    value = call.value(x)
+    if value.kind != "integer" or value.high - value.low > _MOST_LOOKED_AT or x.why_inexact:
+        return False
+    y = fold.apply(x.functions, torch.arange(value.low, value.high + 1)[:, None].float().expand(-1, value.shape[0]))
+    return torch.equal(level(y), y)
+
+
+def _step(
+    name: str, source: str, thresholds: np.ndarray, directions: np.ndarray, levels: np.ndarray, value: Value
+) -> Threshold | Requantize:
+    """Thresholds, or a product and a shift that equal them, where there are many even levels."""
+    if value.kind == "integer" and len(levels) > _MANY_LEVELS and bool((np.diff(levels) == 1).all()):
+        found = even_steps.line(thresholds, directions, first=int(levels[0]), low=value.low, high=value.high)
+        if found is not None:
+            return Requantize(name, source, *found, int(levels[0]), int(levels[-1]))
+    return Threshold(name, source, thresholds, directions, tuple(levels.tolist()))
 
 
 def _geometry(call: Call, module: nn.Conv1d | nn.Conv2d) -> tuple[tuple[int, int], ...]:

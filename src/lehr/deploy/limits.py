@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lehr.deploy.integer_net import IntegerNet
-from lehr.deploy.operations import Conv, Linear, MaxPool, Operation, SumPool, Threshold, Value, Weights
+from lehr.deploy.operations import Conv, Linear, MaxPool, Operation, Requantize, SumPool, Threshold, Value, Weights
 
 # Steps that parts of the work count as: measured, so that the slower backend does 1.4 thousand million a second or more
 # wherever no other limit is reached first.
@@ -30,6 +30,7 @@ _GROUP = 2**14  # for each group of a convolution in the reference run
 _POOLED = 4  # for each number of a window, in which nothing is vectorised,
 _POOLED_ROW = 8  # for each row of it,
 _WINDOW = 32  # and for itself
+_REQUANTIZED = 3  # for a product of 64 bits, a sum and a shift
 _SEARCH = 8  # for a search among up to 255 thresholds
 
 
@@ -90,6 +91,8 @@ def _steps(operation: Operation, source: Value, value: Value) -> int:
             return operation.macs(value)
         case Threshold():
             return value.size * _SEARCH
+        case Requantize():
+            return value.size * _REQUANTIZED
         case MaxPool() | SumPool():
             high, wide = map(min, operation.kernel, source.shape[1:])
             return value.size * (_WINDOW + high * (_POOLED_ROW + _POOLED * wide))

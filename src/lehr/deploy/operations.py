@@ -6,7 +6,9 @@ float32 as they come, and `Round`, which makes integers of them. It usually goes
     Conv or Linear      s = sum of weight * value, both integers: no rounding anywhere
     MaxPool or SumPool  the largest, or the sum, of a window (an average, its division left to the thresholds)
     Threshold           code = number of k with direction * s >= t_k; the value is levels[code]
+    Requantize          the same for many even levels: a product, a sum and a shift
     Add, Flatten        residual additions; (channel, row, column) order
+    Multiply            a gate for each channel, as in squeeze-and-excite
     Affine              logit = scale * s + shift, per class, in float32
 
 The kind of a value follows from its operation: a sum is an integer if weights and values are integers, and
@@ -23,7 +25,7 @@ Value(shape=(2, 1, 1), kind='integer', low=-1, high=1)
 from lehr.deploy.abstract import Operation
 from lehr.deploy.constants import Pair, short
 from lehr.deploy.input_operations import Floats, Round, Table
-from lehr.deploy.point_operations import Add, Affine, Clip, Threshold
+from lehr.deploy.point_operations import Add, Affine, Clip, Multiply, Requantize, Threshold
 from lehr.deploy.shape_operations import Flatten
 from lehr.deploy.values import ALWAYS, NEVER, Shape, Value, Weights, as_shape
 from lehr.deploy.window_operations import Conv, Linear, MaxPool, SumPool
@@ -39,8 +41,10 @@ __all__ = [
     "Floats",
     "Linear",
     "MaxPool",
+    "Multiply",
     "Operation",
     "Pair",
+    "Requantize",
     "Round",
     "Shape",
     "SumPool",

@@ -41,7 +41,9 @@ from lehr.deploy.operations import (
     Floats,
     Linear,
     MaxPool,
+    Multiply,
     Operation,
+    Requantize,
     Round,
     SumPool,
     Table,
@@ -50,11 +52,26 @@ from lehr.deploy.operations import (
 )
 from lehr.printable import printable
 
-VERSION = 2  # the newest there is; a network that version 1 can tell is written in it, for older lehr
+VERSION = 3  # the newest there is; a network is written in the oldest that can tell it, for older lehr
 
 OPERATIONS: dict[str, type[Operation]] = {
     kind.__name__: kind
-    for kind in (Table, Floats, Round, Conv, Linear, MaxPool, SumPool, Threshold, Add, Flatten, Affine, Clip)
+    for kind in (
+        Table,
+        Floats,
+        Round,
+        Conv,
+        Linear,
+        MaxPool,
+        SumPool,
+        Threshold,
+        Requantize,
+        Add,
+        Multiply,
+        Flatten,
+        Affine,
+        Clip,
+    )
 }
 _DTYPES = {"U8": "u1", "I8": "<i1", "I16": "<i2", "I32": "<i4", "F32": "<f4"}
 # No size of an honest network comes near it, and no product of two of them leaves 64 bits.
@@ -161,6 +178,8 @@ def packed_bytes(net: IntegerNet) -> bytes:
         entry: dict[str, Any] = {"operation": type(operation).__name__}
         for field in dataclasses.fields(operation):
             value = getattr(operation, field.name)
+            if value is field.default and isinstance(operation, Add):
+                continue  # version 1 has no factors
             if isinstance(value, np.ndarray):
                 tensors[f"{index}.{field.name}"] = _narrow(value)
             elif isinstance(value, Weights):
@@ -184,8 +203,14 @@ def packed_bytes(net: IntegerNet) -> bytes:
     one_for_all = isinstance(net.operations[0], Table) and len(net.operations[0].table) < net.input.shape[0]
     rounds = any(isinstance(operation, Round) for operation in net.operations)
     if one_for_all or rounds or len(net.input_shape) < 3 or {"input_dtype", "outputs"} & set(description):
+        description["version"] = 2
+    if any(isinstance(operation, Requantize | Multiply) or _has_factors(operation) for operation in net.operations):
         description["version"] = VERSION
     return to_bytes(tensors, {"lehr": json.dumps(description, separators=(",", ":"), allow_nan=False)})
+
+
+def _has_factors(operation: Operation) -> bool:
+    return isinstance(operation, Add) and (operation.first_factor, operation.second_factor) != (1, 1)
 
 
 def _unpacked(data: bytes) -> IntegerNet:
@@ -252,7 +277,7 @@ def _network(description: dict[str, Any], tensors: dict[str, np.ndarray]) -> Int
                 used.add(tensor_name)
             elif field.name in entry and str(field.type) in _READERS:
                 fields[field.name] = _READERS[str(field.type)](entry[field.name], place)
-            else:
+            elif not (kind is Add and field.name.endswith("_factor")):
                 raise BadFile(f"{place}: missing")
         _check_keys(where, entry, {"operation"}, optional=set(fields))
         if kind is Clip:

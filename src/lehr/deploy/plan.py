@@ -1,7 +1,7 @@
 """An `IntegerNet` as layers of the C runtime: fused, and placed in memory. structs.py says what a layer is.
 
-Fused: a `Conv` or `Linear`, a `MaxPool` whose windows do not overlap, and a `Threshold` become one layer, so
-that sums never stay in memory. `Flatten` is only another name for the same bytes. Values whose lives do not
+Fused: a `Conv` or `Linear`, a `MaxPool` whose windows do not overlap, and a `Threshold` or `Requantize` become one
+layer, so that sums never stay in memory. `Flatten` is only another name for the same bytes. Values whose lives do not
 overlap share memory. For the reference nothing is fused: its layers are the operations themselves.
 """
 
@@ -24,7 +24,9 @@ from lehr.deploy.operations import (
     Floats,
     Linear,
     MaxPool,
+    Multiply,
     Operation,
+    Requantize,
     Round,
     Shape,
     SumPool,
@@ -50,7 +52,9 @@ _KIND_OF: dict[type[Operation], Kind] = {
     MaxPool: Kind.MAX_POOL,
     SumPool: Kind.SUM_POOL,
     Threshold: Kind.THRESHOLD,
+    Requantize: Kind.REQUANTIZE,
     Add: Kind.ADD,
+    Multiply: Kind.MULTIPLY,
     Affine: Kind.AFFINE,
     Clip: Kind.CLIP,
 }
@@ -227,11 +231,17 @@ def _layer(operation: Operation, inputs: list[Value], value: Value, instruction_
         case Threshold():
             routine = Routine.NAIVE if instruction_set == "reference" else Routine.SEARCH
             return replace(layer, routine=routine, **_steps(operation))
+        case Requantize():
+            return replace(layer, **_multipliers(operation))
+        case Add():
+            return replace(layer, first_factor=operation.first_factor, second_factor=operation.second_factor)
+        case Multiply():  # one group: a number for each place, else one for each channel
+            return replace(layer, groups=1 if inputs[1].shape == inputs[0].shape else channels)
         case Affine():
             return replace(layer, scale=operation.scale, shift=operation.shift)
         case Clip():
             return replace(layer, low=operation.low, high=operation.high)
-        case _:  # Linear and Add need nothing more
+        case _:  # Linear needs nothing more
             return layer
 
 
@@ -269,10 +279,10 @@ def _absorb_pool(layer: Layer, follower: Operation, value: Value) -> Layer | Non
 
 
 def _absorb_threshold(layer: Layer, follower: Operation, value: Value) -> Layer | None:
-    if not isinstance(follower, Threshold):
+    if not isinstance(follower, Threshold | Requantize):
         return None
-    target_type = _TYPE_OF[value.dtype]
-    return replace(layer, name=follower.name, value=value, target_type=target_type, **_steps(follower))
+    fields = _steps(follower) if isinstance(follower, Threshold) else _multipliers(follower)
+    return replace(layer, name=follower.name, value=value, target_type=_TYPE_OF[value.dtype], **fields)
 
 
 def _steps(operation: Threshold) -> dict[str, object]:
@@ -281,6 +291,16 @@ def _steps(operation: Threshold) -> dict[str, object]:
         "thresholds": operation.thresholds,
         "directions": operation.directions,
         "levels": np.array(operation.levels, np.int16),
+    }
+
+
+def _multipliers(operation: Requantize) -> dict[str, object]:
+    return {
+        "multipliers": operation.multipliers,
+        "offsets": operation.offsets,
+        "places": operation.shift,
+        "low": float(operation.low),
+        "high": float(operation.high),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
@@ -63,11 +64,79 @@ class Threshold(Unary):
 
 
 @dataclass(frozen=True, eq=False)
+class Requantize(Unary):
+    """A step function of many evenly spaced levels: (multiplier * s + offset * 2^(shift - 20)) >> shift, in low..high.
+
+    One multiplier and one offset per channel, where a `Threshold` has one number for each step. `>>` rounds down, and
+    64 bits hold every product. An offset counts 2^-20 of a level.
+    """
+
+    multipliers: np.ndarray  # (channel,), int32
+    offsets: np.ndarray  # (channel,), int32
+    shift: int  # OFFSET_BITS to MOST_SHIFT
+    low: int
+    high: int
+
+    OFFSET_BITS: ClassVar[int] = 20
+    MOST_SHIFT: ClassVar[int] = 40
+
+    def __post_init__(self) -> None:
+        for what in ("multipliers", "offsets"):
+            array = np.asarray(getattr(self, what))
+            if array.ndim != 1 or not len(array) or not np.issubdtype(array.dtype, np.integer):
+                raise ValueError(f"{self.name}: {what} are integers of shape (channel,), got {array.shape}")
+            check_range(self.name, what, array, ALWAYS, NEVER)
+            object.__setattr__(self, what, frozen(array, np.int32))
+        if len(self.multipliers) != len(self.offsets):
+            raise ValueError(f"{self.name}: {len(self.multipliers)} multipliers, but {len(self.offsets)} offsets")
+        if not self.OFFSET_BITS <= self.shift <= self.MOST_SHIFT:
+            raise ValueError(f"{self.name}: shift is {self.OFFSET_BITS} to {self.MOST_SHIFT}, got {self.shift}")
+        if not -(2**15) <= self.low <= self.high < 2**15 or self.high - self.low > 255:
+            raise ValueError(f"{self.name}: up to 256 levels in -32768..32767, got {self.low}..{self.high}")
+
+    def of(self, sums: np.ndarray) -> np.ndarray:
+        """The levels of sums, (..., channel)."""
+        offsets = self.offsets.astype(np.int64) << (self.shift - self.OFFSET_BITS)
+        levels = (self.multipliers * sums.astype(np.int64) + offsets) >> self.shift
+        return levels.clip(self.low, self.high)
+
+    @override
+    def infer(self, *inputs: Value) -> Value:
+        (x,) = inputs
+        check_channels(self.name, "multipliers", len(self.multipliers), x)
+        if x.kind != "integer":
+            raise ValueError(f"{self.name}: only integers are requantized, {self.source} is float: use a Threshold")
+        ends = self.of(np.array([[x.low], [x.high]]))
+        return Value(x.shape, "integer", int(ends.min()), int(ends.max()))
+
+    def threshold(self) -> Threshold:
+        """The same step function with its thresholds written out."""
+        steps = np.arange(self.low + 1, self.high + 1, dtype=np.int64) << self.shift
+        offsets = self.offsets.astype(np.int64)[:, None] << (self.shift - self.OFFSET_BITS)
+        directions = np.where(self.multipliers < 0, -1, 1)
+        sizes = np.maximum(np.abs(self.multipliers.astype(np.int64)), 1)[:, None]
+        needed = -((offsets - steps) // sizes)  # ceil((step - offset) / size)
+        constant = (self.multipliers == 0)[:, None]
+        reached = np.where(constant, np.where(offsets >= steps, ALWAYS, NEVER), needed).clip(ALWAYS, NEVER)
+        return Threshold(self.name, self.source, reached, directions, tuple(range(self.low, self.high + 1)))
+
+
+@dataclass(frozen=True, eq=False)
 class Add(Operation):
-    """Sum of two values of the same shape and kind; integers must already be at one common scale."""
+    """first_factor * first + second_factor * second, of one shape and kind.
+
+    The factors bring integers to one common scale; floats are added as they are.
+    """
 
     first: str
     second: str
+    first_factor: int = 1
+    second_factor: int = 1
+
+    def __post_init__(self) -> None:
+        for factor in (self.first_factor, self.second_factor):
+            if not 1 <= abs(factor) < 2**15:
+                raise ValueError(f"{self.name}: factors are +-1 to 32767, got {factor}")
 
     @property
     @override
@@ -82,7 +151,43 @@ class Add(Operation):
                 f"{self.name}: {self.first} is {a.kind} {a.shape} and {self.second} is {b.kind} {b.shape}: "
                 "only values of one shape and kind can be added"
             )
-        return within_int32(self.name, Value(a.shape, a.kind, a.low + b.low, a.high + b.high))
+        if a.kind == "float":
+            if (self.first_factor, self.second_factor) != (1, 1):
+                raise ValueError(f"{self.name}: floats are added as they are, without factors")
+            return Value(a.shape, "float")
+        ends = []
+        for x, factor in ((a, self.first_factor), (b, self.second_factor)):
+            product = sorted((factor * x.low, factor * x.high))
+            within_int32(self.name, Value(x.shape, "integer", *product))
+            ends.append(product)
+        low, high = (first + second for first, second in zip(*ends, strict=True))
+        return within_int32(self.name, Value(a.shape, "integer", low, high))
+
+
+@dataclass(frozen=True, eq=False)
+class Multiply(Operation):
+    """Product of two integer values, the second of one shape with the first or one number for each channel."""
+
+    first: str
+    second: str
+
+    @property
+    @override
+    def sources(self) -> tuple[str, ...]:
+        return (self.first, self.second)
+
+    @override
+    def infer(self, *inputs: Value) -> Value:
+        a, b = inputs
+        if a.kind != "integer" or b.kind != "integer":
+            raise ValueError(f"{self.name}: only integers are multiplied, got {a.kind} and {b.kind}")
+        if b.shape not in (a.shape, (a.shape[0], 1, 1)):
+            raise ValueError(
+                f"{self.name}: {self.second} has shape {b.shape}: it must have that of {self.first}, {a.shape}, or one "
+                "number for each channel"
+            )
+        corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+        return within_int32(self.name, Value(a.shape, "integer", min(corners), max(corners)))
 
 
 @dataclass(frozen=True, eq=False)

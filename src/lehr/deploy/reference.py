@@ -27,8 +27,10 @@ from lehr.deploy.operations import (
     Floats,
     Linear,
     MaxPool,
+    Multiply,
     Operation,
     Pair,
+    Requantize,
     Round,
     SumPool,
     Table,
@@ -100,8 +102,18 @@ def _(operation: Threshold, s: Tensor) -> Tensor:
 
 
 @result.register
+def _(operation: Requantize, s: Tensor) -> Tensor:
+    return torch.from_numpy(operation.of(s.movedim(1, -1).numpy())).movedim(-1, 1)
+
+
+@result.register
 def _(operation: Add, a: Tensor, b: Tensor) -> Tensor:
-    return a + b
+    return operation.first_factor * a + operation.second_factor * b
+
+
+@result.register
+def _(operation: Multiply, a: Tensor, b: Tensor) -> Tensor:
+    return a * b
 
 
 @result.register

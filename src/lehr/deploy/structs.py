@@ -42,6 +42,8 @@ class Kind(IntEnum):
     CLIP = 8
     COPY = 9
     ROUND = 10
+    REQUANTIZE = 11
+    MULTIPLY = 12
 
 
 IMAGE = 2**32 - 1  # the source of a layer that reads the network's input: LEHR_IMAGE
@@ -159,6 +161,9 @@ class Layer:
     source_interleaved: int = 0
     target_interleaved: int = 0
     steps: int = 0
+    places: int = 0
+    first_factor: int = 0
+    second_factor: int = 0
     words: int = 0
     low: float = 0.0
     high: float = 0.0
@@ -166,6 +171,8 @@ class Layer:
     thresholds: np.ndarray | None = None
     directions: np.ndarray | None = None
     levels: np.ndarray | None = None
+    multipliers: np.ndarray | None = None
+    offsets: np.ndarray | None = None
     scale: np.ndarray | None = None
     shift: np.ndarray | None = None
     tables: Tables | None = None

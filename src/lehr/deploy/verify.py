@@ -28,7 +28,7 @@ from lehr.composed import taken_apart
 from lehr.deploy.build import CompilerError
 from lehr.deploy.cpu import available, compile
 from lehr.deploy.integer_net import IntegerNet
-from lehr.deploy.operations import Affine, Floats, Threshold
+from lehr.deploy.operations import Affine, Floats, Requantize, Threshold
 from lehr.layers import AbstractQuantizer
 
 _BATCH = 500
@@ -151,7 +151,11 @@ def is_tie(model: nn.Module, net: IntegerNet, image: Tensor) -> bool:
     model = taken_apart(model).eval()
 
     def note(path: str, module: AbstractQuantizer, args: tuple[Tensor, ...]) -> None:
-        inputs.setdefault(path, (module, args[0]))
+        name, number = path, 1
+        while name in inputs:  # it runs again: its next operation has the next number
+            number += 1
+            name = f"{path}#{number}"
+        inputs[name] = module, args[0]
 
     for path, module in model.named_modules():
         if isinstance(module, AbstractQuantizer):
@@ -159,10 +163,12 @@ def is_tie(model: nn.Module, net: IntegerNet, image: Tensor) -> bool:
     logits = torch.from_numpy(_joined(_numbers(model(image)))).flatten().double()
     values = net.trace(image)
     for operation in net.operations:
-        if not isinstance(operation, Threshold) or operation.name not in inputs:
+        if not isinstance(operation, Threshold | Requantize) or operation.name not in inputs:
             continue
         quantizer, x = inputs[operation.name]
-        code = torch.searchsorted(torch.tensor(operation.levels), values[operation.name].contiguous()).reshape(x.shape)
+        is_even = isinstance(operation, Requantize)
+        levels = range(operation.low, operation.high + 1) if is_even else operation.levels
+        code = torch.searchsorted(torch.tensor(levels), values[operation.name].contiguous()).reshape(x.shape)
         differs = quantizer.codes(x) != code
         if bool(differs.any()):
             reach = _ROUNDING * x.abs().max()

@@ -11,6 +11,7 @@ and adding.
     Round          Sub, Mul, Add, Floor, Where, Min                  the same
     Conv, Linear   INT2, INT4 or INT8 weights, DequantizeLinear      float weights, Quant
     Threshold      GreaterOrEqual and Where, or a binary search      MultiThreshold
+    Requantize     the same as a Threshold                           the same
     SumPool        a convolution with ones                           the same
     Affine         Mul, Add                                          the same
 
@@ -56,7 +57,9 @@ from lehr.deploy.operations import (
     Floats,
     Linear,
     MaxPool,
+    Multiply,
     Operation,
+    Requantize,
     Round,
     SumPool,
     Table,
@@ -158,7 +161,8 @@ class Writer(ABC):
                 source = self._shaped(source, source_shape, self.net.values[operation.source].shape)
                 ones = self.weights(name, Weights(np.zeros((shape[0], 1, *operation.kernel), np.uint8), (1,)))
                 return self._windows("Conv", [source, ones], operation, group=shape[0])
-            case Threshold():
+            case Threshold() | Requantize():
+                operation = operation.threshold() if isinstance(operation, Requantize) else operation
                 shape = source_shape
                 if (operation.directions < 0).any():
                     signs = self.per_channel(operation.directions.astype(np.float32), shape)
@@ -180,7 +184,16 @@ class Writer(ABC):
                 return self.node("Clip", [source, *bounds], source_shape, name=name), source_shape
             case Add():
                 shaped = [self._shaped(*x, source_shape) for x in sources]
+                for side, factor in enumerate((operation.first_factor, operation.second_factor)):
+                    if factor != 1:
+                        number = self.constant(np.array(factor, np.float32))
+                        shaped[side] = self.node("Mul", [shaped[side], number], source_shape)
                 return self.node("Add", shaped, source_shape, name=name), source_shape
+            case Multiply():
+                second, second_shape = sources[1]
+                wanted = self.net.values[operation.second].shape if len(source_shape) == 3 else source_shape
+                shaped = [source, self._shaped(second, second_shape, wanted)]
+                return self.node("Mul", shaped, source_shape, name=name), source_shape
             case Flatten():
                 return self._shaped(source, source_shape, (value.size,)), (value.size,)
             case _:

@@ -1,7 +1,7 @@
 """Residual networks for small images (He et al., 2016): ResNet-8 of MLPerf Tiny, ResNet-20 and ResNet-18.
 
 A block adds its input, or a 1x1 convolution of it where shapes change, to two convolutions of it. Modules have
-torchvision's names.
+torchvision's names. `quantize_` gives both sides of a sum one quantizer, so that the frozen network adds integers.
 
 >>> import lehr
 >>> model = ResNet(depth=8)

@@ -290,6 +290,8 @@ static void finish(const lehr_layer *layer, int32_t group, int32_t top, int32_t 
             }
             for (int32_t i = 0; i < n && layer->steps == 0 && layer->routine == LEHR_TRITS; i++)
                 most[i] /= UNIT;
+            for (int32_t i = 0; i < n && layer->multipliers != NULL; i++)
+                most[i] = lehr_requantized(layer, (int32_t)channel + i, most[i]);
             for (int32_t i = 0; i < n; i++)
                 if (layer->target_interleaved)
                     line[i] = (int8_t)most[i];

@@ -31,16 +31,18 @@
 
 enum lehr_operation {
     LEHR_TABLE,     /* target = weights[channel][pixel]; with one group, one row for all channels; int8 as uint8 */
-    LEHR_CONV,      /* sums, then a maximum over pool_rows x pool_columns, then thresholds if there are any */
-    LEHR_LINEAR,    /* sums over all channels, then thresholds if there are any */
+    LEHR_CONV,      /* sums, a maximum over pool_rows x pool_columns, then thresholds or multipliers if there are any */
+    LEHR_LINEAR,    /* sums over all channels, then thresholds or multipliers if there are any */
     LEHR_MAX_POOL,  /* windows of kernel_rows x kernel_columns; padding never wins */
     LEHR_SUM_POOL,  /* the same, padding being zero */
     LEHR_THRESHOLD, /* levels[number of k with direction * source >= thresholds[k]] */
-    LEHR_ADD,       /* source + second */
+    LEHR_ADD,       /* first_factor * source + second_factor * second; floats without factors */
     LEHR_AFFINE,    /* scale * source + shift, in float */
     LEHR_CLIP,      /* min(max(source, low), high), in float */
     LEHR_COPY,      /* source, float */
     LEHR_ROUND,     /* floor((source - shift) * scale + 0.5) within -high..high; NaN gives -high */
+    LEHR_REQUANTIZE, /* (multiplier * source + offset * 2^(places - 20)) >> places, within low..high */
+    LEHR_MULTIPLY,  /* source * second; with several groups, second has one number for each channel */
     LEHR_OPERATIONS
 };
 
@@ -75,6 +77,7 @@ enum lehr_instruction_set {
 
 /* What Python and C both must know to lay out weights and scratch. */
 enum {
+    LEHR_OFFSET_BITS = 20,  /* an offset counts 2^-20 of a level */
     LEHR_BITS_OUTPUTS = 16, /* outputs of a block of LEHR_BITS */
     LEHR_BLOCK = 32,        /* weight triples of a block of LEHR_TERNARY and LEHR_WIDE */
     LEHR_TILE_STEPS = 18,   /* steps of 64 taps whose weights LEHR_TRITS expands at a time */
@@ -124,13 +127,16 @@ typedef struct lehr_layer {
     int32_t padding_rows, padding_columns, dilation_rows, dilation_columns;
     int32_t groups, pool_rows, pool_columns;
     int32_t source_interleaved, target_interleaved; /* (row, column, channel); only for matrix layers */
-    int32_t steps; /* number of thresholds per channel; 0: the sums are the result */
+    int32_t steps; /* number of thresholds per channel; 0: the sums are the result, unless there are multipliers */
+    int32_t places; /* the shift after a multiplier */
+    int32_t first_factor, second_factor;
     int32_t words; /* of 32 inputs, for LEHR_BITS */
     float low, high;
     const void *weights;
     const void *thresholds; /* (channel, steps): int32, or float for a float source */
     const int8_t *directions;
     const int16_t *levels; /* steps + 1 */
+    const int32_t *multipliers, *offsets; /* of each channel, where many even levels follow the sums */
     const float *scale, *shift;
     const lehr_tables *tables;
     const lehr_tiles *tiles;
@@ -170,11 +176,12 @@ void lehr_run_batch(const lehr_net *net, const void *images, size_t count, void 
 /* A routine computes one layer. `scratch` is aligned to 64 bytes. */
 typedef void lehr_routine_function(const lehr_layer *layer, const void *source, void *target, void *scratch);
 
-/* LEHR_NAIVE: a function for each operation by itself. Only LEHR_ADD reads `second`. */
+/* LEHR_NAIVE: a function for each operation by itself. Only LEHR_ADD and LEHR_MULTIPLY read `second`. */
 typedef void lehr_operation_function(const lehr_layer *layer, const void *source, const void *second, void *target);
 extern lehr_operation_function *const lehr_naive_operations[LEHR_OPERATIONS];
 extern lehr_operation_function lehr_naive_table, lehr_naive_conv, lehr_naive_pool, lehr_naive_threshold, lehr_naive_add,
-    lehr_naive_affine, lehr_naive_clip, lehr_naive_copy, lehr_naive_round;
+    lehr_naive_affine, lehr_naive_clip, lehr_naive_copy, lehr_naive_round, lehr_naive_requantize,
+    lehr_naive_multiply;
 
 /* The routines that each instruction set has of its own; NULL for others. */
 extern lehr_routine_function *const lehr_scalar_routines[LEHR_ROUTINES];

@@ -153,7 +153,34 @@ void lehr_naive_add(const lehr_layer *layer, const void *source, const void *sec
             ((float *)target)[i] = ((const float *)source)[i] + ((const float *)second)[i];
         else
             lehr_store(layer->target_type, target, i,
-                       lehr_load_int(layer->source_type, source, i) + lehr_load_int(layer->second_type, second, i));
+                       layer->first_factor * lehr_load_int(layer->source_type, source, i) +
+                           layer->second_factor * lehr_load_int(layer->second_type, second, i));
+}
+
+void lehr_naive_multiply(const lehr_layer *layer, const void *source, const void *second, void *target)
+{
+    const size_t n = size_of_source(layer);
+    const size_t together = layer->groups == 1 ? 1 : (size_t)layer->rows * (size_t)layer->columns;
+    for (size_t i = 0; i < n; i++)
+        lehr_store(layer->target_type, target, i,
+                   lehr_load_int(layer->source_type, source, i) * lehr_load_int(layer->second_type, second, i / together));
+}
+
+/* A product, a sum and a shift, which rounds down, in 64 bits; then the nearest of low..high. */
+void lehr_naive_requantize(const lehr_layer *layer, const void *source, const void *second, void *target)
+{
+    (void)second;
+    const size_t pixels = (size_t)layer->rows * (size_t)layer->columns;
+    for (int32_t c = 0; c < layer->channels; c++)
+        for (size_t i = (size_t)c * pixels; i < (size_t)(c + 1) * pixels; i++) {
+            const int64_t unit = (int64_t)1 << layer->places, part = unit >> LEHR_OFFSET_BITS;
+            const int64_t value = lehr_load_int(layer->source_type, source, i);
+            const int64_t sum = layer->multipliers[c] * value + layer->offsets[c] * part;
+            int64_t level = sum / unit - (sum % unit < 0);
+            level = level < (int64_t)layer->low ? (int64_t)layer->low : level;
+            level = level > (int64_t)layer->high ? (int64_t)layer->high : level;
+            lehr_store(layer->target_type, target, i, (int32_t)level);
+        }
 }
 
 /* Two roundings, after the product and after the sum: build with -ffp-contract=off. */
@@ -217,4 +244,6 @@ lehr_operation_function *const lehr_naive_operations[LEHR_OPERATIONS] = {
     [LEHR_CLIP] = lehr_naive_clip,
     [LEHR_COPY] = lehr_naive_copy,
     [LEHR_ROUND] = lehr_naive_round,
+    [LEHR_REQUANTIZE] = lehr_naive_requantize,
+    [LEHR_MULTIPLY] = lehr_naive_multiply,
 };

@@ -21,11 +21,25 @@
 LEHR_DEFINE_CODE(lehr_code_int, int32_t)
 LEHR_DEFINE_CODE(lehr_code_float, float)
 
+/* The level of a sum where there are many even ones; the same as reference.c. */
+static inline int32_t lehr_requantized(const lehr_layer *layer, int32_t channel, int32_t sum)
+{
+    const int64_t offset = (int64_t)layer->offsets[channel] * ((int64_t)1 << (layer->places - LEHR_OFFSET_BITS));
+    const int64_t level = ((int64_t)layer->multipliers[channel] * sum + offset) >> layer->places;
+    const int64_t low = (int64_t)layer->low, high = (int64_t)layer->high;
+    return (int32_t)(level < low ? low : level > high ? high : level);
+}
+
 /* Sums of one channel, `n` neighbours from element `at` of the target on. */
 static inline void lehr_finish_int(const lehr_layer *layer, int32_t channel, const int32_t *sums, int32_t n,
                                    void *target, size_t at)
 {
     const int32_t steps = layer->steps;
+    if (layer->multipliers != NULL) {
+        for (int32_t i = 0; i < n; i++)
+            lehr_store(layer->target_type, target, at + (size_t)i, lehr_requantized(layer, channel, sums[i]));
+        return;
+    }
     if (steps == 0) {
         for (int32_t i = 0; i < n; i++)
             lehr_store(layer->target_type, target, at + (size_t)i, sums[i]);
