@@ -193,8 +193,10 @@ def test_call_tracer_sees_the_quantizers_and_plain_fx_is_refused(training: bool)
     assert [path for path in called if "quantized_calls" in path] == [
         "quantized_calls.relu",
         "layer1.quantized_calls.relu",
+        *["layer1.quantized_calls.add"] * 2,  # of both sides
         "layer1.quantized_calls.relu_1",
         "layer2.quantized_calls.relu",
+        *["layer2.quantized_calls.add"] * 2,  # of both sides
         "layer2.quantized_calls.relu_1",
         "quantized_calls.relu_1",
     ]
