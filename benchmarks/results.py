@@ -179,6 +179,11 @@ def recipe_lines(results: Results) -> Iterator[tuple[str, str]]:
         for role, figure in (("recipe", "ternary"), ("twin", "float")):
             if role in entry:
                 yield entry[role], f"result: {entry[figure]}" + (f", {seeds} seeds" if seeds > 1 else "")
+    for entry in results["small"]:
+        if "recipe" in entry:
+            yield entry["recipe"], f"result: {entry['accuracy']}" + (
+                f", {len(entry['seeds'])} seeds" if len(entry["seeds"]) > 1 else ""
+            )
     for name, figure in results["paper"].items():
         yield name, f"result: paper {figure}"
 
