@@ -181,8 +181,9 @@ def recipe_lines(results: Results) -> Iterator[tuple[str, str]]:
                 yield entry[role], f"result: {entry[figure]}" + (f", {seeds} seeds" if seeds > 1 else "")
     for entry in results["small"]:
         if "recipe" in entry:
-            yield entry["recipe"], f"result: {entry['accuracy']}" + (
-                f", {len(entry['seeds'])} seeds" if len(entry["seeds"]) > 1 else ""
+            yield (
+                entry["recipe"],
+                f"result: {entry['accuracy']}" + (f", {len(entry['seeds'])} seeds" if len(entry["seeds"]) > 1 else ""),
             )
     for name, figure in results["paper"].items():
         yield name, f"result: paper {figure}"

@@ -1,19 +1,24 @@
 """Draws what the data of the small-device recipes look like, docs/pictures/{har,ecg,ford-a,tiny-image}.svg.
 
-    python benchmarks/small_devices.py      # needs the data sets: `lehr data har`, `ecg5000`, `ford-a`, `cifar10`
+    python benchmarks/small_devices.py           # needs the data sets: `lehr data har`, `ecg5000`, `ford-a`, `cifar10`
+    python benchmarks/small_devices.py RUN/twin  # instead: a float twin in 8 and in 4 bits, calibrated and not trained
 
-One test sample of each class; the first one of the file, so that nothing is chosen by hand.
+The pictures show one test sample of each class: the first one of the file, so that nothing is chosen by hand.
 """
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
 
-from lehr.data import Dataset, load
+import lehr
+from lehr.data import Dataset, Splits, load
 from lehr.report.style import BLUE, ORANGE, PAGE, SKY, VERMILION, save, styled
+from lehr.training.run import load_run
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
@@ -68,8 +73,28 @@ def thumbnails(dataset: Dataset) -> Figure:
     return figure
 
 
+@torch.no_grad()
+def calibrated(twin: Path, precision: str) -> str:
+    """Quantize a float network to `precision` with scales fitted to 512 training windows; its accuracy and size."""
+    model, _, splits = load_run(twin)
+    assert isinstance(splits, Splits)
+    order = torch.randperm(len(splits.train), generator=torch.Generator().manual_seed(0))
+    batches = splits.train.images[order[:512]].split(64)
+    lehr.quantize_(model, weights=precision, activations=precision, data=batches)
+    lehr.Annealer(model, lehr.annealing.Window(0, 1)).seek(1)  # no noise
+    right = model.eval()(splits.test.images).argmax(1) == splits.test.labels
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.lehr"
+        lehr.freeze(model, batches[0][:1], classes=splits.test.classes).save(file)
+        return f"{precision}: {right.double().mean():.2%} of the test data, {file.stat().st_size:,} bytes"
+
+
 def main() -> None:
-    """Draw all four."""
+    """Draw all four, or calibrate a twin."""
+    if len(sys.argv) > 1:
+        for precision in ("8bit", "4bit"):
+            print(calibrated(Path(sys.argv[1]), precision))
+        return
     heart, engines = load("ecg5000").test, load("ford-a").test
     pictures = {
         "har": activities(load("har").test),
