@@ -14,6 +14,7 @@ PACKAGE = ROOT / "src" / "lehr"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
+@functools.cache
 def table(column: int) -> dict[str, set[str]]:
     """A column of both tables, that of the rooms and that of the files of deploy; absent cells are empty."""
     text = (ROOT / "docs" / "architecture.md").read_text().split("## Who imports whom")[1]
@@ -22,6 +23,7 @@ def table(column: int) -> dict[str, set[str]]:
     return {re.findall(r"`(\w+)`", room)[0]: set(re.findall(r"`(\w+)`", cell)) for room, cell in cells.items()}
 
 
+@functools.cache
 def allowed() -> dict[str, set[str]]:
     direct = table(1)
 
@@ -36,6 +38,7 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@functools.cache
 def imports(path: Path, *, when_loaded: bool = False) -> set[str]:
     """Full names of what a file imports, relative imports resolved; `when_loaded`: without imports in functions."""
     here = ["lehr", *path.relative_to(PACKAGE).with_suffix("").parts]
@@ -142,6 +145,7 @@ def test_import_lehr_needs_only_torch():
     assert not heavy & set(result.stdout.split())
 
 
+@functools.cache
 def roads() -> dict[str, tuple[list[Path], set[str]]]:
     """Of each road of docs/architecture.md, the files it goes through and the names it mentions."""
     text = (ROOT / "docs" / "architecture.md").read_text().split("## Who imports whom")[0]

@@ -193,6 +193,20 @@ def test_it_freezes_without_training(kind: str) -> None:
     assert (net.predict(splits.test.images) == splits.test.labels).double().mean() > 0.95
 
 
+@pytest.mark.slow
+def test_ternary_training_from_a_calibrated_start_is_as_good_as_from_one_that_is_not() -> None:
+    splits = lehr.data.load("digits")
+    wrong = {}
+    for data in (None, splits.train.images[:512].split(128)):
+        wrong[data is not None] = 0
+        for seed in range(3):
+            model = copy.deepcopy(trained("resnet", True))
+            quantize_(model, weights="ternary", activations="ternary", scale="channel", data=data)
+            torch.manual_seed(seed)
+            wrong[data is not None] += errors(fit(model.train(), epochs=5, rate=3e-3))
+    assert wrong[True] <= 1.1 * wrong[False]
+
+
 class TestCorrection:
     """Quantization shifts the mean of a channel; biases and BatchNorm take the shift away."""
 
