@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function):
-            for mark in marks_of(item.function, item.fixturenames):
+            for mark in marks_of(item.function, tuple(item.fixturenames)):
                 item.add_marker(mark)
 
 

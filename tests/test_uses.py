@@ -76,7 +76,7 @@ def test_a_test_gets_the_marks_of_what_it_uses(function, marks: set[str]) -> Non
 
 
 def test_a_test_gets_the_marks_of_its_fixtures() -> None:
-    assert marks_of(compiles_a_pattern, ["opened", "tmp_path"]) >= {"browser"}
+    assert marks_of(compiles_a_pattern, ("opened", "tmp_path")) >= {"browser"}
 
 
 def test_make_quick_leaves_every_mark_out() -> None:

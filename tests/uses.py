@@ -7,6 +7,7 @@ Nobody has to mark a test by hand.
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +38,8 @@ MARKS: dict[str, tuple[str, tuple[str, ...]]] = {
 _TESTS = Path(__file__).parent
 
 
-def marks_of(function: Callable[..., Any], fixtures: Iterable[str] = ()) -> set[str]:
+@functools.cache
+def marks_of(function: Callable[..., Any], fixtures: tuple[str, ...] = ()) -> set[str]:
     """The marks of a test, by its code and that of its fixtures.
 
     >>> import subprocess
