@@ -36,6 +36,7 @@ MARKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "fuzz": ("looks for trouble at random, for seconds", ("fuzzing",)),
 }
 _TESTS = Path(__file__).parent
+_KNOWN: dict[tuple[types.CodeType, int], list[tuple[str, Any]]] = {}  # what a code in a module names
 
 
 @functools.cache
@@ -74,16 +75,22 @@ def _named(thing: Any, seen: set[types.CodeType]) -> Iterator[tuple[str, Any]]:
             continue
         seen.add(code)
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-        value: Any = None
-        for instruction in dis.get_instructions(code):
-            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
-                value = space.get(instruction.argval)
-            elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(value, types.ModuleType):
-                value = getattr(value, instruction.argval, None)
-            else:
-                continue
-            if value is not None:
-                yield _full_name(value), value
+        if (code, id(space)) not in _KNOWN:
+            _KNOWN[code, id(space)] = list(_named_in(code, space))
+        yield from _KNOWN[code, id(space)]
+
+
+def _named_in(code: types.CodeType, space: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    value: Any = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
+            value = space.get(instruction.argval)
+        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(value, types.ModuleType):
+            value = getattr(value, instruction.argval, None)
+        else:
+            continue
+        if value is not None:
+            yield _full_name(value), value
 
 
 def _full_name(value: Any) -> str:
