@@ -169,6 +169,8 @@ def test_a_layer_that_reads_another_layer_gets_a_quantizer_for_its_input():
     kept = second.eval()(torch.full((1, 6), 0.26))
     assert torch.equal(kept, second(torch.full((1, 6), 0.25)))  # steps of 1/16 until data say more
     lehr.dequantize_(model)
+    losses = lehr.sensitivity(model.eval(), [x], lambda _: 0.0, precisions=("4bit",))
+    assert [row.part for row in losses.rows] == ["0", "2", "3", "4"]
     assert "2.input_quantizer.scale" not in model.state_dict()
     assert model(x).shape == (5, 2)
     quantized(model, sums=None)

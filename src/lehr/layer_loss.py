@@ -133,7 +133,7 @@ def sensitivity(
     with torch.no_grad():
         baseline = float(measure(model))
         rows = []
-        for part in parts:
+        for part in (part for part in parts if part.was != "input"):  # what a layer reads is told with the layer
             losses = []
             for precision in precisions:
                 tried = copy.deepcopy(model)
