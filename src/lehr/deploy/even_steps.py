@@ -66,7 +66,8 @@ def line(
         start, end = np.where(up, middle, start), np.where(up, end, middle)
     slope = (start + end) / 2
     steepest = max(float(slope.max()), 2.0**-9)
-    shift = min(Requantize.MOST_SHIFT, int(np.floor(np.log2(_MOST / steepest))))
+    farthest = max(-low, high, 1) * steepest + np.abs(levels).max() + 1  # in levels; products stay below 2^51
+    shift = min(Requantize.MOST_SHIFT, int(np.floor(np.log2(_MOST / steepest))), int(50 - np.log2(farthest)))
     if shift < Requantize.OFFSET_BITS:
         return None
     multipliers = np.rint(slope * 2.0**shift).astype(np.int64)

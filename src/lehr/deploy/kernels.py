@@ -6,6 +6,7 @@
     MATRIX, TRITS  tiles of AMX; weights in int8, or trits of two bits
     BITS           linear layers of trits: bit-planes, counted
     SEARCH         thresholds by themselves, found by halving
+    PLUS           sums of two values of integers, with what follows them
 
 docs/kernels.md derives them from the naive loop.
 """
@@ -20,10 +21,10 @@ from lehr.deploy.structs import INSTRUCTION_SETS, Routine
 # The routines that each instruction set has of its own; for others it uses those of the ones before it.
 ROUTINES: dict[str, tuple[Routine, ...]] = {
     "reference": (Routine.NAIVE,),
-    "scalar": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS, Routine.SEARCH),
+    "scalar": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS, Routine.SEARCH, Routine.PLUS),
     "vector": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS),
-    "avx2": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS),
-    "avx512": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS),
+    "avx2": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS, Routine.PLUS),
+    "avx512": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS, Routine.PLUS),
     "amx": (Routine.MATRIX, Routine.TRITS, Routine.BITS),
 }
 # Bytes of the vectors that look-up routines work on; words of 4 bytes, where pointers have 32 bits, need no more.

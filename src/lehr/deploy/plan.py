@@ -1,8 +1,9 @@
 """An `IntegerNet` as layers of the C runtime: fused, and placed in memory. structs.py says what a layer is.
 
 Fused: a `Conv` or `Linear`, a `MaxPool` whose windows do not overlap, and a `Threshold` or `Requantize` become one
-layer, so that sums never stay in memory. `Flatten` is only another name for the same bytes. Values whose lives do not
-overlap share memory. For the reference nothing is fused: its layers are the operations themselves.
+layer, and so do an `Add` and a `Threshold` or `Requantize`: sums never stay in memory. `Flatten` is only another name
+for the same bytes. Values whose lives do not overlap share memory. For the reference nothing is fused: its layers are
+the operations themselves.
 """
 
 from __future__ import annotations
@@ -123,22 +124,22 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
             sources = sources[1:]
         values = [net.values[name] for name in operation.sources] or [image]
         layer = _layer(operation, values, net.values[operation.name], instruction_set)
-        if isinstance(operation, (Conv, Linear)):
-            if layer.weights is not None and layer.weights.dtype == np.float32 and values[0].kind == "integer":
-                key = sources[0], values[0].shape
-                if key not in casts:
-                    cast = _cast(f"{sources[0]} as float for {layer.name}", sources[0], values[0])
-                    casts[key] = cast.name
-                    layers.append(cast)
-                    inputs.append(sources)
-                sources = (casts[key],)
-                layer = replace(layer, source_type=Type.FLOAT)
-            for absorb in absorbs:
-                follower = only_reader.get(layer.name)
-                grown = follower and absorb(layer, follower, net.values[follower.name])
-                if grown:
-                    fused.add(grown.name)
-                    layer = grown
+        sums = isinstance(operation, (Conv, Linear))
+        if sums and layer.weights is not None and layer.weights.dtype == np.float32 and values[0].kind == "integer":
+            key = sources[0], values[0].shape
+            if key not in casts:
+                cast = _cast(f"{sources[0]} as float for {layer.name}", sources[0], values[0])
+                casts[key] = cast.name
+                layers.append(cast)
+                inputs.append(sources)
+            sources = (casts[key],)
+            layer = replace(layer, source_type=Type.FLOAT)
+        for absorb in absorbs if sums else absorbs[1:] if layer.routine == Routine.PLUS else ():
+            follower = only_reader.get(layer.name)
+            grown = follower and absorb(layer, follower, net.values[follower.name])
+            if grown:
+                fused.add(grown.name)
+                layer = grown
         layers.append(layer)
         inputs.append(sources)
     if len({layer.name for layer in layers}) < len(layers):
@@ -234,7 +235,9 @@ def _layer(operation: Operation, inputs: list[Value], value: Value, instruction_
         case Requantize():
             return replace(layer, **_multipliers(operation))
         case Add():
-            return replace(layer, first_factor=operation.first_factor, second_factor=operation.second_factor)
+            plain = instruction_set == "reference" or value.kind == "float"
+            factors = {"first_factor": operation.first_factor, "second_factor": operation.second_factor}
+            return replace(layer, routine=Routine.NAIVE if plain else Routine.PLUS, **factors)
         case Multiply():  # one group: a number for each place, else one for each channel
             return replace(layer, groups=1 if inputs[1].shape == inputs[0].shape else channels)
         case Affine():

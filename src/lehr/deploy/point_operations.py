@@ -106,6 +106,10 @@ class Requantize(Unary):
         check_channels(self.name, "multipliers", len(self.multipliers), x)
         if x.kind != "integer":
             raise ValueError(f"{self.name}: only integers are requantized, {self.source} is float: use a Threshold")
+        most = int(np.abs(self.multipliers.astype(np.int64)).max()) * max(-x.low, x.high, 0)
+        most += int(np.abs(self.offsets.astype(np.int64)).max()) << (self.shift - self.OFFSET_BITS)
+        if most >= 2**52:
+            raise ValueError(f"{self.name}: its products reach {most}, and 2^52 is the most that doubles hold exactly")
         ends = self.of(np.array([[x.low], [x.high]]))
         return Value(x.shape, "integer", int(ends.min()), int(ends.max()))
 

@@ -37,7 +37,7 @@ def with_scratch(layer: Layer) -> Layer:
     names = [built_for(layer.routine, pixels, name) for name in INSTRUCTION_SETS]
     layer = replace(layer, built_for=tuple(InstructionSet[name.upper()] for name in names))
     match layer.routine:
-        case Routine.NAIVE | Routine.SEARCH:
+        case Routine.NAIVE | Routine.SEARCH | Routine.PLUS:
             return layer
         case Routine.DIRECT:  # a row of sums, int32 or double, for each row of a pool window
             sums = 0 if layer.operation == Kind.LINEAR else layer.pool_rows * layer.out_columns * 8

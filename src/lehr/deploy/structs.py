@@ -69,6 +69,7 @@ class Routine(IntEnum):
     TRITS = 5
     BITS = 6
     SEARCH = 7
+    PLUS = 8
 
 
 @dataclass(frozen=True)

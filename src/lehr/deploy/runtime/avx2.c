@@ -21,6 +21,7 @@ typedef uint16_t vector __attribute__((vector_size(32)));
 #define TERNARY lehr_avx2_ternary
 #define WIDE lehr_avx2_wide
 #define BITS lehr_avx2_bits
+#define PLUS lehr_avx2_plus
 #define DIRECT lehr_avx2_direct
 #include "lanes.inc"
 #include "planes.inc"
@@ -29,12 +30,14 @@ typedef uint16_t vector __attribute__((vector_size(32)));
 #include "wide.inc"
 #include "bits.inc"
 #include "direct.inc"
+#include "plus.inc"
 
 lehr_routine_function *const lehr_avx2_routines[LEHR_ROUTINES] = {
     [LEHR_DIRECT] = lehr_avx2_direct,
     [LEHR_TERNARY] = lehr_avx2_ternary,
     [LEHR_WIDE] = lehr_avx2_wide,
     [LEHR_BITS] = lehr_avx2_bits,
+    [LEHR_PLUS] = lehr_avx2_plus,
 };
 
 #else

@@ -19,6 +19,7 @@ typedef uint16_t vector __attribute__((vector_size(64)));
 #define TERNARY lehr_avx512_ternary
 #define WIDE lehr_avx512_wide
 #define BITS lehr_avx512_bits
+#define PLUS lehr_avx512_plus
 #define DIRECT lehr_avx512_direct
 #include "lanes.inc"
 #include "planes.inc"
@@ -27,12 +28,14 @@ typedef uint16_t vector __attribute__((vector_size(64)));
 #include "wide.inc"
 #include "bits.inc"
 #include "direct.inc"
+#include "plus.inc"
 
 lehr_routine_function *const lehr_avx512_routines[LEHR_ROUTINES] = {
     [LEHR_DIRECT] = lehr_avx512_direct,
     [LEHR_TERNARY] = lehr_avx512_ternary,
     [LEHR_WIDE] = lehr_avx512_wide,
     [LEHR_BITS] = lehr_avx512_bits,
+    [LEHR_PLUS] = lehr_avx512_plus,
 };
 
 #else

@@ -61,6 +61,7 @@ enum lehr_routine {
     LEHR_BITS,    /* bits.inc: linear, weights and values in {-1, 0, 1}: uint32, a bit for each of 32 inputs, (block of
                      outputs, inputs / 32, {nonzero, negative}, output of the block) */
     LEHR_SEARCH,  /* scalar.c: LEHR_THRESHOLD, by halving */
+    LEHR_PLUS,    /* plus.inc: LEHR_ADD of integers, then thresholds or multipliers if there are any */
     LEHR_ROUTINES
 };
 

@@ -22,6 +22,7 @@
 #define TERNARY lehr_scalar_ternary
 #define WIDE lehr_scalar_wide
 #define BITS lehr_scalar_bits
+#define PLUS lehr_scalar_plus
 #define DIRECT lehr_scalar_direct
 #include "lanes.inc"
 #include "planes.inc"
@@ -30,6 +31,7 @@
 #include "wide.inc"
 #include "bits.inc"
 #include "direct.inc"
+#include "plus.inc"
 
 /* LEHR_THRESHOLD, where it follows no sums. */
 void lehr_scalar_search(const lehr_layer *layer, const void *source, void *target, void *scratch)
@@ -52,5 +54,6 @@ lehr_routine_function *const lehr_scalar_routines[LEHR_ROUTINES] = {
     [LEHR_TERNARY] = lehr_scalar_ternary,
     [LEHR_WIDE] = lehr_scalar_wide,
     [LEHR_BITS] = lehr_scalar_bits,
+    [LEHR_PLUS] = lehr_scalar_plus,
     [LEHR_SEARCH] = lehr_scalar_search,
 };

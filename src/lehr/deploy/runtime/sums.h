@@ -30,11 +30,47 @@ static inline int32_t lehr_requantized(const lehr_layer *layer, int32_t channel,
     return (int32_t)(level < low ? low : level > high ? high : level);
 }
 
+/* The same for `n` sums. Where vectors have no shifts of 64 bits, doubles are exact too: Python keeps products below 2^52. */
+static inline void lehr_requantize_bytes(const lehr_layer *layer, int32_t channel, const int32_t *sums, int32_t n,
+                                         int8_t *target)
+{
+#ifdef __AVX2__
+    const double unit = 1.0 / (double)((int64_t)1 << layer->places), part = 1.0 / (double)(1 << LEHR_OFFSET_BITS);
+    const double multiplier = layer->multipliers[channel] * unit, offset = layer->offsets[channel] * part;
+    const double low = (double)layer->low, high = (double)layer->high;
+    const int32_t lowest = (int32_t)layer->low;
+    for (int32_t i = 0; i < n; i++) {
+        const double level = multiplier * sums[i] + offset;
+        const double raised = level > low ? level : low, kept = raised < high ? raised : high;
+        target[i] = (int8_t)((int32_t)(kept - low) + lowest); /* not negative: rounded down */
+    }
+#else
+    for (int32_t i = 0; i < n; i++)
+        target[i] = (int8_t)lehr_requantized(layer, channel, sums[i]);
+#endif
+}
+
+/* Whether levels are neighbours in int8 and so few that comparing with every threshold is quicker than a search. */
+static inline int lehr_can_compare(const lehr_layer *layer)
+{
+    if (layer->target_type != LEHR_INT8 || layer->steps > 15)
+        return 0;
+    for (int32_t k = 0; k < layer->steps; k++)
+        if (layer->levels[k + 1] != layer->levels[0] + k + 1)
+            return 0;
+    return 1;
+}
+
 /* Sums of one channel, `n` neighbours from element `at` of the target on. */
 static inline void lehr_finish_int(const lehr_layer *layer, int32_t channel, const int32_t *sums, int32_t n,
                                    void *target, size_t at)
 {
     const int32_t steps = layer->steps;
+    enum { FEW = 8 };
+    if (layer->multipliers != NULL && layer->target_type == LEHR_INT8) {
+        lehr_requantize_bytes(layer, channel, sums, n, (int8_t *)target + at);
+        return;
+    }
     if (layer->multipliers != NULL) {
         for (int32_t i = 0; i < n; i++)
             lehr_store(layer->target_type, target, at + (size_t)i, lehr_requantized(layer, channel, sums[i]));
@@ -47,6 +83,15 @@ static inline void lehr_finish_int(const lehr_layer *layer, int32_t channel, con
     }
     const int32_t *thresholds = (const int32_t *)layer->thresholds + (size_t)channel * (size_t)steps;
     const int32_t direction = layer->directions[channel];
+    if (n >= FEW && lehr_can_compare(layer)) {
+        int8_t *out = (int8_t *)target + at;
+        for (int32_t i = 0; i < n; i++)
+            out[i] = (int8_t)layer->levels[0];
+        for (int32_t k = 0; k < steps; k++)
+            for (int32_t i = 0; i < n; i++)
+                out[i] = (int8_t)(out[i] + (direction * sums[i] >= thresholds[k]));
+        return;
+    }
     for (int32_t i = 0; i < n; i++) {
         const int32_t code = lehr_code_int(thresholds, steps, direction * sums[i]);
         lehr_store(layer->target_type, target, at + (size_t)i, layer->levels[code]);
@@ -96,9 +141,13 @@ static inline void lehr_finish_short(const lehr_layer *layer, int32_t channel, c
                 out[i] = (int8_t)(lowest + (sums[i] <= first) + (sums[i] <= second));
         return;
     }
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t sum = sums[i];
-        lehr_finish_int(layer, channel, &sum, 1, target, at + (size_t)i);
+    enum { PIECE = 64 };
+    int32_t wide[PIECE];
+    for (int32_t first = 0; first < n; first += PIECE) {
+        const int32_t some = n - first < PIECE ? n - first : PIECE;
+        for (int32_t i = 0; i < some; i++)
+            wide[i] = sums[first + i];
+        lehr_finish_int(layer, channel, wide, some, target, at + (size_t)first);
     }
 }
 
