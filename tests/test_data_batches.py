@@ -46,6 +46,29 @@ def test_drop_last_leaves_a_smaller_last_batch_out():
     assert numbers(Batches(dataset(10), 4, drop_last=True)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
+def test_alternate_mirrors_each_image_every_other_epoch():
+    columns = torch.arange(6, dtype=torch.uint8).expand(50, 1, 6, 6)
+    pictures = Dataset(columns, torch.arange(50), tuple(map(str, range(50))), (0.5,), (0.5,))
+    batches = Batches(pictures, 8, shuffle=True, alternate=True, seed=5)
+    epochs = []
+    for _ in range(3):
+        mirrored = torch.zeros(50, dtype=torch.bool)
+        for images, labels in batches:
+            mirrored[labels] = (images == columns[:1].flip(3)).all((1, 2, 3))
+            assert ((images == columns[:1]).all((1, 2, 3)) ^ mirrored[labels]).all()
+        epochs.append(mirrored)
+    assert torch.equal(epochs[0], ~epochs[1])
+    assert torch.equal(epochs[0], epochs[2])
+    assert 10 < epochs[0].sum() < 40  # half of them
+
+
+def test_alternating_batches_resume_in_the_middle_of_an_epoch():
+    whole, resumed = training(alternate=True), training(alternate=True)
+    whole.set_epoch(1)
+    resumed.set_epoch(1, start=3)
+    assert same(list(whole)[3:], list(resumed))
+
+
 @given(
     count=st.integers(0, 60),
     batch_size=st.integers(1, 9),

@@ -149,6 +149,41 @@ def test_predict_names_class_and_score_of_each_image(packed: Path, pictures: Pat
     assert rows[0].split()[1:] == rows[3].split()[1:]
 
 
+def test_predict_with_mirror_gives_the_mean_of_both_passes(
+    run: Path, packed: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert cli.main(["predict", str(packed), str(pictures / "0.png"), "--mirror", "true"]) == 0
+    row = capsys.readouterr().out.splitlines()[1].split()
+    model, _ = load_network(run)
+    image = load("digits").test.images[:1]
+    with torch.no_grad():
+        scores = (model(image) + model(image.flip(3)))[0] / 2
+    assert (int(row[1]), float(row[2])) == (int(scores.argmax()), pytest.approx(float(scores.max()), rel=1e-3))
+
+
+def test_mirror_is_refused_where_inputs_are_no_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    hard = lehr.Quantizer(forward=lehr.Dirac())
+    model = nn.Sequential(lehr.models.SignalInput((0.0,) * 4, (1.0,) * 4), lehr.Linear(4, 2, quantizer=hard)).eval()
+    lehr.freeze(model, torch.zeros(1, 4)).save(tmp_path / "signal.lehr")
+    np.save(tmp_path / "a.npy", np.zeros(4, np.float32))
+    words = ["predict", str(tmp_path / "signal.lehr"), str(tmp_path / "a.npy"), "--mirror", "true"]
+    assert cli.main(words) == 2
+    assert "only images have a mirror image: this network takes inputs of shape 4" in capsys.readouterr().err
+
+
+def test_evaluate_with_mirror_shows_both(run: Path, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["evaluate", str(run), "--mirror", "true"]) == 0
+    output = capsys.readouterr().out
+    shown = dict(re.findall(r"^(.*?)  +(\d[\d.]*) %", output, flags=re.MULTILINE))
+    model, _ = load_network(run)
+    test = load("digits").test
+    with torch.no_grad():
+        scores = model(test.images) + model(test.images.flip(3))
+    right = (scores.argmax(1) == test.labels).float().mean()
+    assert float(shown["test, with mirror images"]) == pytest.approx(100 * float(right), abs=0.01)
+    assert {"validation", "validation, with mirror images", "test"} < {*shown}
+
+
 @pytest.mark.filterwarnings("error")
 def test_predict_works_where_no_engine_can_be_built(
     packed: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

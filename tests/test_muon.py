@@ -131,12 +131,13 @@ def test_a_recipe_trains_with_muon_and_resumes_bit_for_bit(tmp_path: Path):
     assert whole == stopped
 
 
-def test_a_twin_can_have_another_optimizer_and_schedule():
+def test_a_twin_can_have_another_optimizer_schedule_and_batch_size():
     optimizer, schedule = Optimizer("muon", lr=0.1), RateSchedule("linear", warmup=0.5)
     recipe: Recipe = dataclasses.replace(
-        named("digits-ana"), pretraining=Pretraining(epochs=2, optimizer=optimizer, schedule=schedule)
+        named("digits-ana"), pretraining=Pretraining(epochs=2, batch_size=256, optimizer=optimizer, schedule=schedule)
     )
     assert (recipe.twin.optimizer, recipe.twin.algorithm) == (optimizer, FullPrecision())
+    assert (recipe.twin.data.batch_size, recipe.data.batch_size) == (256, named("digits-ana").data.batch_size)
     assert dataclasses.replace(recipe.twin.schedule, milestones=()) == dataclasses.replace(schedule, milestones=())
     said = named("digits-ana", ["--pretraining.epochs", "2", "--pretraining.optimizer.name", "muon"])
     assert said.twin.optimizer.name == "muon"

@@ -435,6 +435,7 @@ def test_a_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
         ),
         ({"data": Data("imagenet", augment=True, cutout=8)}, ValueError, "data.cutout needs images in memory"),
         ({"data": Data("imagenet", augment=True, reflect=True)}, ValueError, "data.reflect needs images in memory"),
+        ({"data": Data("imagenet", augment=True, flip="alternate")}, ValueError, "alternate needs images in memory"),
     ],
 )
 def test_what_cannot_be_trained_leaves_no_folder(

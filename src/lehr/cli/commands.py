@@ -15,16 +15,17 @@ from lehr.cli.recipe_commands import CommandFailed, compare, train
 from lehr.printable import printable
 
 
-def evaluate(run: Path) -> None:
+def evaluate(run: Path, *, mirror: bool = False) -> None:
     """Measure the accuracy of a run's network on validation and test images, without noise.
 
     Args:
         run: the run folder.
+        mirror: also average the scores of each image and its mirror image, in two passes.
     """
     from lehr.report.terminal import print_results
     from lehr.training.run import evaluate
 
-    print_results(run, evaluate(run))
+    print_results(run, evaluate(run, mirror=mirror))
 
 
 def recipes() -> None:
@@ -107,7 +108,9 @@ def export(
         raise CommandFailed("the exported network differs from the trained one: see above")
 
 
-def predict(file: str, images: list[Path], *, resize: bool = False, hop: int | None = None) -> None:
+def predict(
+    file: str, images: list[Path], *, resize: bool = False, hop: int | None = None, mirror: bool = False
+) -> None:
     """Classify PNG or JPEG files, folders of them, or arrays (.npy, .csv) with a packed network.
 
     Args:
@@ -116,6 +119,7 @@ def predict(file: str, images: list[Path], *, resize: bool = False, hop: int | N
             line for each time, a column for each channel.
         resize: crop images of another size to their middle and scale it; without it they are refused.
         hop: samples from one window of a recording to the next; half a window unless given.
+        mirror: average the scores of each image and its mirror image: two passes, often more accurate.
     """
     from lehr.deploy.images import ImageError
     from lehr.deploy.predict import predict
@@ -125,7 +129,7 @@ def predict(file: str, images: list[Path], *, resize: bool = False, hop: int | N
     if hop is not None and hop < 1:
         raise ValueError(f"--hop must be at least 1 sample, got {hop}")
     rows, failed = [], False
-    for path, answer in predict(file_of(file), images, resize=resize, hop=hop):
+    for path, answer in predict(file_of(file), images, resize=resize, hop=hop, mirror=mirror):
         if isinstance(answer, ImageError):
             print(f"lehr predict: {printable(answer)}", file=sys.stderr)
             failed = True

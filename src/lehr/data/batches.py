@@ -35,6 +35,8 @@ class Batches(Steps):
         batch_size: images of this rank in a step.
         shuffle: draw a new order each epoch.
         augment: the augmentation of a batch.
+        alternate: mirror each image every other epoch: half of them, drawn by the seed, in even epochs, the others in
+            odd ones. Two epochs then show each image both ways, which random mirroring does for half of them.
         seed: seed of the order and of augmentation.
         device: the device of the batches.
         drop_last: drop a last, smaller step.
@@ -49,6 +51,7 @@ class Batches(Steps):
         *,
         shuffle: bool = False,
         augment: Augment | None = None,
+        alternate: bool = False,
         seed: int = 0,
         device: torch.device | str | None = None,
         drop_last: bool = False,
@@ -68,6 +71,9 @@ class Batches(Steps):
         self.dataset, self.augment = dataset, augment
         self.images, self.labels = dataset.images.to(device), dataset.labels.to(device)
         self._generator = torch.Generator(self.images.device)
+        draw = torch.Generator().manual_seed(seed)
+        evenly = torch.randint(2, (len(dataset),), generator=draw, dtype=torch.bool) if alternate else None
+        self._mirrored = evenly if evenly is None else evenly.to(device)  # of the even epochs
 
     def produce(self, epoch: int, start: int) -> Iterator[Batch]:
         """Yield the batches of this rank in `epoch`, from step `start` on."""
@@ -76,6 +82,9 @@ class Batches(Steps):
             span = self.span(step)
             mine = order[span.start : span.stop : span.step]
             images, labels = self.images.index_select(0, mine), self.labels.index_select(0, mine)
+            if self._mirrored is not None:
+                mirrored = self._mirrored.index_select(0, mine) ^ bool(epoch % 2)
+                images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
             if self.augment:
                 self._generator.manual_seed(mixed(self.seed, epoch, step, self.rank))
                 images = self.augment(images, self._generator)
@@ -88,6 +97,7 @@ def batches_of(
     *,
     training: bool = False,
     augment: CropFlip | None = None,
+    alternate: bool = False,
     seed: int = 0,
     device: torch.device | str | None = None,
     workers: int | None = None,
@@ -102,6 +112,7 @@ def batches_of(
         training: shuffle, and drop a last, smaller step, for BatchNorm's sake.
         augment: the augmentation of images in memory; a streamed data set gets the paper's augmentation of ImageNet
             instead (random area and aspect ratio, colours, and `augment.flip`).
+        alternate: mirror each image every other epoch; for images in memory.
         seed: seed of the order and of augmentation.
         device: the device of the batches.
         workers: reader processes of a streamed data set (None: this rank's share of the cores).
@@ -119,6 +130,7 @@ def batches_of(
             batch_size,
             shuffle=training,
             augment=augment,
+            alternate=alternate,
             seed=seed,
             device=device,
             drop_last=training,

@@ -16,17 +16,20 @@ from lehr.deploy.pack import load
 
 
 def predict(
-    file: Path, paths: Sequence[Path], *, resize: bool = False, hop: int | None = None
+    file: Path, paths: Sequence[Path], *, resize: bool = False, hop: int | None = None, mirror: bool = False
 ) -> Iterator[tuple[Path, tuple[str, str, str, str] | ImageError]]:
     """For each image: the class and its score, the next best class and its score; or why it could not be read.
 
     An .npy or .csv file may hold several examples, or a recording, which is cut into windows, one every `hop` samples;
-    each is told as FILE[number]. Of a network with one output the
-    number is told instead of a class, of one with several outputs the first is.
+    each is told as FILE[number]. Of a network with one output the number is told instead of a class, of one with
+    several outputs the first is. With `mirror` the scores are the mean of those of the image and its mirror image.
 
     Runs in the compiled engine, or, where it cannot be built, in the reference run, with the same result.
     """
     net = load(file)
+    if mirror and len(net.input_shape) != 3:
+        shape = "x".join(map(str, net.input_shape))
+        raise ImageError(f"only images have a mirror image: this network takes inputs of shape {shape}")
     run = _runner(net)
     for path in image_files(paths):
         try:
@@ -34,8 +37,9 @@ def predict(
         except ImageError as error:
             yield path, error
             continue
-        found = run.run(batch)
-        outputs = np.asarray(found[net.outputs[0].name] if isinstance(found, dict) else found)
+        outputs = _first_output(net, run.run(batch))
+        if mirror:
+            outputs = (outputs + _first_output(net, run.run(np.ascontiguousarray(batch[..., ::-1])))) / 2
         for number, output in enumerate(outputs.reshape(len(batch), -1)):
             told = path if len(batch) == 1 else Path(f"{path}[{number}]")
             best, second = _two_best(output)
@@ -50,6 +54,10 @@ def _read(path: Path, net: IntegerNet, *, resize: bool, hop: int | None) -> np.n
         raise ImageError(f"{path}: this network takes {net.input_dtype} of shape {shape}: give a .npy or .csv file")
     channels, rows, columns = net.input_shape
     return read_image(path, (channels, rows, columns), resize=resize)[None]
+
+
+def _first_output(net: IntegerNet, found: object) -> np.ndarray:
+    return np.asarray(found[net.outputs[0].name] if isinstance(found, dict) else found)
 
 
 def _two_best(

@@ -25,7 +25,13 @@ def print_results(path: Path, results: Mapping[str, Any]) -> None:
         results: what `train` or `evaluate` returned.
     """
     history = read_run(path)
-    kinds = {"validation": "val/", "validation, BatchNorm as in training": "val/running_", "test": "test/"}
+    kinds = {
+        "validation": "val/",
+        "validation, BatchNorm as in training": "val/running_",
+        "validation, with mirror images": "val/mirrored_",
+        "test": "test/",
+        "test, with mirror images": "test/mirrored_",
+    }
     rows = [
         (name, percent(results[f"{prefix}accuracy"]), f"{results[f'{prefix}loss']:.4f}")
         for name, prefix in kinds.items()

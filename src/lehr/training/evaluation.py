@@ -62,6 +62,20 @@ class Tally:
         return (loss / count, correct / count) if count else (math.nan, math.nan)
 
 
+def mirrored(forward: Forward) -> Forward:
+    """Return the mean of a function's scores for images and for their mirror images: two passes.
+
+    >>> scores = mirrored(lambda images: images[:, 0, 0, :2])
+    >>> scores(torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 3))
+    tensor([[2., 2.]])
+    """
+
+    def both(images: Tensor) -> Tensor:  # (batch, channel, height, width)
+        return (forward(images) + forward(images.flip(3))) / 2
+
+    return both
+
+
 @torch.no_grad()
 def evaluate_each(
     forwards: dict[str, Forward], loss: nn.Module, batches: Steps, device: torch.device, total: Total = _alone

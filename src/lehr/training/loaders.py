@@ -64,6 +64,7 @@ class Loaders:
             batch_size,
             training=training,
             augment=self.data.augmentation if training else None,
+            alternate=training and self.data.alternates,
             seed=self.seed,
             device=self.device,
             workers=self.data.workers,

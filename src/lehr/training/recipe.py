@@ -37,7 +37,7 @@ class Data:
         augment: change training images at random, by the four keys below; images streamed from files (imagenet) are
             cropped and recoloured at random instead; signals are not augmented.
         padding: shift images by up to this many pixels.
-        flip: mirror half of the images.
+        flip: mirror half of the images, at random; or alternate, which mirrors each image every other epoch.
         cutout: blacken a square of this many pixels a side at a random place; 0: none.
         reflect: fill the edges of shifted images by reflection, not with black.
         validation: how many training images to hold out for validation.
@@ -50,7 +50,7 @@ class Data:
     batch_size: int = 128
     augment: bool = False
     padding: int = 4
-    flip: bool = True
+    flip: bool | Literal["alternate"] = True
     cutout: int = 0
     reflect: bool = False
     validation: int | None = None
@@ -64,6 +64,8 @@ class Data:
             if getattr(self, name) and not self.augment:
                 value = getattr(self, name)
                 raise ValueError(f"data.{name} needs data.augment, got {value} without it")
+        if self.flip == "alternate" and not self.augment:
+            raise ValueError("data.flip alternate needs data.augment")
         if self.validation is not None:
             _at_least(1, validation=self.validation)
         if self.size is not None:
@@ -74,7 +76,12 @@ class Data:
     @property
     def augmentation(self) -> CropFlip | None:
         """The augmentation of training images in memory; None without `augment`."""
-        return CropFlip(self.padding, self.flip, self.cutout, self.reflect) if self.augment else None
+        return CropFlip(self.padding, self.flip is True, self.cutout, self.reflect) if self.augment else None
+
+    @property
+    def alternates(self) -> bool:
+        """Whether each training image is mirrored every other epoch."""
+        return self.flip == "alternate"
 
 
 @dataclass(frozen=True)
@@ -132,6 +139,7 @@ class Pretraining:
     Args:
         epochs: of the twin; 0: no twin.
         lr: the twin's learning rate; default: the recipe's.
+        batch_size: images of a training step of the twin; default: the recipe's.
         optimizer: the twin's optimizer; default: the recipe's, with `lr`.
         schedule: the twin's learning rate over time; default: the recipe's.
         calibration: fit the scales of the activations to this many batches of training images before going on from the
@@ -140,12 +148,15 @@ class Pretraining:
 
     epochs: int = 0
     lr: float | None = None
+    batch_size: int | None = None
     optimizer: Optimizer | None = None
     schedule: RateSchedule | None = None
     calibration: int = 0
 
     def __post_init__(self) -> None:
         _at_least(0, **{"pretraining.epochs": self.epochs, "pretraining.calibration": self.calibration})
+        if self.batch_size is not None:
+            _at_least(2, **{"pretraining.batch_size": self.batch_size})
         if self.lr is not None and not 0 < self.lr < math.inf:
             raise ValueError(f"pretraining.lr must be positive, or null for the recipe's rate, got {self.lr}")
         if self.lr is not None and self.optimizer is not None:
@@ -310,7 +321,8 @@ class Recipe:
         keys = {}
         if not self.pretraining.epochs:
             keys |= dict.fromkeys(
-                (f"pretraining.{name}" for name in ("lr", "optimizer", "schedule")), "pretraining.epochs"
+                (f"pretraining.{name}" for name in ("lr", "batch_size", "optimizer", "schedule")),
+                "pretraining.epochs",
             )
             if self.start is None:
                 keys["pretraining.calibration"] = "pretraining.epochs, or a run to start from"
@@ -342,6 +354,7 @@ class Recipe:
             description="",
             result="",
             algorithm=FullPrecision(),
+            data=replace(self.data, batch_size=self.pretraining.batch_size or self.data.batch_size),
             precision_rules=None,
             annealing=Annealing(),
             epochs=self.twin_epochs,

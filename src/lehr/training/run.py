@@ -22,7 +22,7 @@ from lehr import data
 from lehr.data import AnyDataset, Dataset, Splits, StreamedSplits, batches_of
 from lehr.models import Input, quantized_part
 from lehr.training.errors import RunWarning
-from lehr.training.evaluation import evaluate_each
+from lehr.training.evaluation import evaluate_each, mirrored
 from lehr.training.folder import RunError, RunFolder, load_checkpoint, read_json
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import named, read
@@ -63,6 +63,8 @@ def load_data(recipe: Recipe) -> Splits | StreamedSplits:
         for key, none in (("cutout", 0), ("reflect", False)):
             if getattr(settings, key) != none:
                 raise ValueError(f"data.{key} needs images in memory, but {name} is streamed: leave it at {none}")
+        if settings.flip == "alternate":
+            raise ValueError(f"data.flip alternate needs images in memory, but {name} is streamed: set it to true")
         return data.load_streamed(name, root, size=settings.size, seed=recipe.seed, validation=settings.validation)
     if name == "folder":
         if root is None:
@@ -168,12 +170,13 @@ def check_images(splits: Splits | StreamedSplits, folder: RunFolder | None = Non
 
 
 @torch.inference_mode()
-def evaluate(path: Path, device: torch.device | str | None = None) -> dict[str, float]:
+def evaluate(path: Path, device: torch.device | str | None = None, *, mirror: bool = False) -> dict[str, float]:
     """Return loss and accuracy of a run's network on validation and test data, without noise.
 
     Args:
         path: the run folder
         device: default: cuda if available, else cpu
+        mirror: also measure the mean of the scores of each image and its mirror image (`val/mirrored_accuracy`, ...)
     """
     model, recipe, splits = load_run(path)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -181,7 +184,8 @@ def evaluate(path: Path, device: torch.device | str | None = None) -> dict[str, 
     results = {}
     for name, dataset in (("val", splits.validation), ("test", splits.test)):
         batches = batches_of(dataset, _EVALUATED_AT_ONCE, device=device)
-        results |= evaluate_each({f"{name}/": model}, loss, batches, device)
+        forwards = {f"{name}/": model} | ({f"{name}/mirrored_": mirrored(model)} if mirror else {})
+        results |= evaluate_each(forwards, loss, batches, device)
     return results
 
 
