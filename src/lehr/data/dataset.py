@@ -130,6 +130,8 @@ class _Labelled(Protocol):
     def labels(self) -> Tensor: ...
     @property
     def classes(self) -> tuple[str, ...]: ...
+    @property
+    def groups(self) -> Tensor | None: ...
     def __len__(self) -> int: ...
     def take(self: _L, indices: Tensor) -> _L: ...
 
@@ -159,9 +161,8 @@ def hold_out(dataset: _L, count: int, *, seed: int) -> tuple[_L, _L]:
     if not 0 <= count < max(total, 1):
         raise ValueError(f"validation must be in 0..{max(total - 1, 0)} for {total} samples, got {count}")
     generator = torch.Generator().manual_seed(seed)
-    groups = dataset.groups if isinstance(dataset, Dataset) else None
-    if groups is not None:
-        held = _whole_groups(groups, count, generator)
+    if dataset.groups is not None:
+        held = _whole_groups(dataset.groups, count, generator)
         return dataset.take(torch.nonzero(~held).flatten()), dataset.take(torch.nonzero(held).flatten())
     sizes = torch.bincount(dataset.labels, minlength=len(dataset.classes)).tolist()
     shares = [size * count // max(total, 1) for size in sizes]

@@ -81,6 +81,11 @@ class ImageFiles:
             raise ValueError(f"every file needs one label, got {len(self.samples)} files and {len(self.labels)} labels")
 
     @property
+    def groups(self) -> None:
+        """None: nothing tells which files belong together."""
+        return
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """(channel, height, width) of one decoded image."""
         return (3, self.size, self.size)
