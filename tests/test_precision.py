@@ -112,7 +112,7 @@ class TestSensitivity:
 
         found = lehr.sensitivity(model, [x], measure, precisions=("8bit", "2bit"))
         assert tried == [0, *[1] * 2 * len(found.rows)]
-        parts = ["conv1", "conv2", "down.0", "quantized_calls.relu", "quantized_calls.relu_1"]
+        parts = ["conv1", "conv2", "down.0", "quantized_calls.relu", "quantized_calls.add", "quantized_calls.relu_1"]
         assert [row.part for row in found.rows] == parts
         assert all(row.losses[0] < row.losses[1] for row in found.rows)
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
