@@ -48,6 +48,19 @@ def test_a_trained_functional_resnet_goes_through_calibration_rules_training_and
     assert "of the MACs as integers" in str(names["report"])
 
 
+def test_the_resnet_is_integers_from_the_pixels_to_the_logits(page):
+    net = page[0]["frozen"]
+    floats = [operation for operation in net.operations if net.values[operation.name].kind == "float"]
+    assert [type(operation).__name__ for operation in floats] == ["Affine"]
+    assert floats == [net.operations[-1]]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_resnet_is_the_same_in_every_backend(page, backend, tmp_path):
+    net, images = page[0]["frozen"], page[0]["test"].images[:40].numpy()
+    assert np.array_equal(BACKENDS[backend](net, images, tmp_path)["scores"], net.scores(images))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_gives_the_same_scores_for_every_test_image(page, backend, tmp_path):
     names, _ = page

@@ -188,11 +188,11 @@ class _Redirect(TorchFunctionMode):
         One that is not, such as that of a hook, is computed as it is.
         """
         quantizer = None
-        site = self.sites[self.count] if self.adds and self.count < len(self.sites) else None
-        is_next = site is not None and site.name == ADDITION
-        if is_next and (torch.compiler.is_compiling() or site.line == additions.line()):
-            self.count += 1
-            quantizer = None if site.quantizer is None else getattr(self.module, CALLS)[site.quantizer]
+        if self.adds and self.count < len(self.sites):
+            site = self.sites[self.count]
+            if site.name == ADDITION and (torch.compiler.is_compiling() or site.line == additions.line()):
+                self.count += 1
+                quantizer = None if site.quantizer is None else getattr(self.module, CALLS)[site.quantizer]
         if quantizer is not None and all(isinstance(x, fx.Proxy) or x.is_floating_point() for x in (a, b)):
             total = run(quantizer(a.clone() if is_in_place else a), quantizer(b))
             return a.copy_(total) if is_in_place else total
