@@ -74,8 +74,15 @@ def onnxruntimes(model: ResNet) -> dict[str, Callable[[], object]]:
     with tempfile.TemporaryDirectory() as folder:
         paths = {"fp32": Path(folder) / "fp32.onnx", "int8": Path(folder) / "int8.onnx"}
         resnet_onnx(model, paths["fp32"])
-        types = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
-        quantize_static(paths["fp32"], paths["int8"], Images(), quant_format=QuantFormat.QDQ, per_channel=True, **types)
+        quantize_static(
+            paths["fp32"],
+            paths["int8"],
+            Images(),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+        )
         sessions = {name: onnxruntime.InferenceSession(path, options) for name, path in paths.items()}
     return {f"onnxruntime {name}": lambda s=s: s.run(None, image) for name, s in sessions.items()}
 
