@@ -40,15 +40,15 @@ accuracy = (net.predict(test.images) == test.labels).double().mean().item()
 print(f"{accuracy:.1%} of the test images")
 
 folder = Path("digits-cortex-m4")
-lehr.deploy.to_c(net, folder, images=test.images[:6])
+lehr.deploy.to_c(net, folder, images=test.images[:6], target="cortex-m4")
 header = (folder / "model.h").read_text()
-memory = int(re.findall(r"#define MODEL_MEMORY (\d+)", header)[-1])  # of portable C, which a Cortex-M4 runs
-print(f"{memory:,} bytes of memory for a run; weights and thresholds stay in flash")
-print(f"{folder}/cortex-m4 has start-up code and a linker script; main.c shows the call")
+sizes = dict(re.findall(r"#define MODEL_(MEMORY|STACK|CONSTANTS) (\d+)", header))
+print(f"RAM: {sizes['MEMORY']} bytes for a run, {sizes['STACK']} of stack; flash: {sizes['CONSTANTS']} of constants")
+print(f"{folder} has start-up code and a linker script; its README.md shows the call")
 
 if shutil.which("arm-none-eabi-gcc") and shutil.which("qemu-system-arm"):
-    make = ["make", "--no-print-directory", "-C", str(folder), "cortex-m4"]
+    make = ["make", "--no-print-directory", "-C", str(folder)]
     done = subprocess.run(make, capture_output=True, text=True, check=True)
     print("emulated Cortex-M4:", done.stdout.splitlines()[-1])
 else:
-    print(f"with the Arm tools installed, `make -C {folder} cortex-m4` runs it in an emulator")
+    print(f"with the Arm tools installed, `make -C {folder}` runs it in an emulator")

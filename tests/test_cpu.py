@@ -99,7 +99,7 @@ def test_wrong_images_are_refused(net, images):
 def test_wrong_arguments_are_refused(net):
     with pytest.raises(ValueError, match="threads is at least 1, got 0"):
         compile(net, threads=0)
-    with pytest.raises(ValueError, match="instruction_set is one of auto, reference, scalar, .*, got 'sse9'"):
+    with pytest.raises(ValueError, match="instruction_set is one of auto, reference, small, scalar, .*, got 'sse9'"):
         compile(net, instruction_set="sse9")
 
 

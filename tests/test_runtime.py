@@ -210,7 +210,10 @@ def test_ternary_sums_at_their_limits_do_not_overflow(channels, sign):
     )
     for name in cpu.available():
         engine = cpu.compile(net, instruction_set=name)
-        assert engine.describe().rows[1].routine == {"amx": "matrix tiles", "reference": "conv"}.get(name, "tables")
+        routine = {"amx": "matrix tiles", "reference": "conv"}.get(name, "tables")
+        if (name, channels) == ("small", 3640):
+            routine = "direct"  # sums of 15 bits are the most there
+        assert engine.describe().rows[1].routine == routine
         sums = engine.scores(np.zeros((1, channels, 3, 3), np.uint8)).reshape(8, 9)
         assert (sums[:, 4] == sign * 9 * channels).all()
         assert (sums[:, 0] == sign * 4 * channels).all()
@@ -229,7 +232,12 @@ def test_wide_sums_at_their_limits_do_not_overflow(sign):
         )
         for name in cpu.available():
             engine = cpu.compile(net, instruction_set=name)
-            assert engine.describe().rows[1].routine == {"amx": "matrix tiles", "reference": "conv"}.get(name, routine)
+            others = {
+                "amx": "matrix tiles",
+                "reference": "conv",
+                "small": "wide tables",
+            }  # small.c: 16 bits from the least
+            assert engine.describe().rows[1].routine == others.get(name, routine)
             assert (engine.scores(np.zeros((1, taps, 1, 40), np.uint8)) == sign * 127 * taps).all()
 
 

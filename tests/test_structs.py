@@ -47,6 +47,7 @@ def test_structs_and_constants_are_those_of_the_header(tmp_path):
         "lehr_areas": cpu._Areas,
         "lehr_tables": cpu._Tables,
         "lehr_tiles": cpu._Tiles,
+        "lehr_strips": cpu._Strips,
         "lehr_layer": cpu._Layer,
         "lehr_net": cpu._Net,
     }
@@ -108,8 +109,8 @@ from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.operations import Conv, Flatten, Linear, Table, Weights
 
 def run(routine, less, instruction_set):
-    def smaller(layer):
-        layer = scratch.with_scratch(layer)
+    def smaller(*arguments):
+        layer = scratch.with_scratch(*arguments)
         if layer.routine.name != routine or less == "nothing":
             return layer
         if less == "scratch":

@@ -120,17 +120,6 @@ def test_it_runs_on_64_bit_arm_with_vectors(directory):
     assert "6 images, 2 instruction sets" in make(directory, "CC=aarch64-linux-gnu-gcc", run, ELSEWHERE, "check")
 
 
-def test_it_runs_on_a_bare_cortex_m4_within_the_stated_memory(net, directory):
-    packages = "gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm"
-    need("arm-none-eabi-gcc", "qemu-system-arm", packages=packages)
-    header = (directory / "model.h").read_text()
-    stated = int(header.rsplit("#define MODEL_MEMORY ", 1)[1].split()[0])
-    assert f"6 images, 1 instruction sets, {-(-stated // 8) * 8} bytes of memory: 0 differ" in make(
-        directory, "cortex-m4"
-    )
-    assert f"{stated:,}" in (directory / "README.md").read_text()
-
-
 def test_the_program_classifies_images_from_standard_input(net, directory):
     need("gcc", packages="gcc")
     images = np.random.default_rng(2).integers(0, 256, (5, 1, 8, 8), dtype=np.uint8)

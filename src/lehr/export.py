@@ -35,7 +35,7 @@ _NAMES: dict[Format, str] = {
 
 
 def export(
-    source: str | Path, to: Format, out: Path | None = None, *, verify: bool = True
+    source: str | Path, to: Format, out: Path | None = None, *, verify: bool = True, target: str = "host"
 ) -> Iterator[tuple[str, bool]]:
     """Write a network in another form; yield sentences about what was done, each with whether it succeeded.
 
@@ -45,7 +45,10 @@ def export(
         to: the form to write.
         out: the path to write to; by default in the run folder, or in the current folder for a packed network.
         verify: whether to compare, on the test images of the run or on random ones. Without it no data set is needed.
+        target: the processor that C is for.
     """
+    if target != "host" and to != "c":
+        raise ValueError(f"a target is for C (--to c), got target {target} for {to}")
     model = None
     if Path(source).is_dir():
         from lehr.training.run import images_of, load_network, load_run
@@ -63,7 +66,8 @@ def export(
         file = file_of(source)
         net = load(file)
         images = _random_images(net)
-        path = Path(f"{file.stem}-c" if to == "c" else _NAMES[to].format(file.stem))
+        folder = f"{file.stem}-{'c' if target == 'host' else target}"
+        path = Path(folder if to == "c" else _NAMES[to].format(file.stem))
     path = path if out is None else out
     if to == "packed":
         net.save(path)
@@ -76,7 +80,7 @@ def export(
     elif to == "html":
         deploy.to_html(net, path, title=Path(source).stem)
     else:
-        deploy.to_c(net, path, images=images[:8])
+        deploy.to_c(net, path, images=images[:8], target=target)
     yield f"{path}: {_size_of(path, model, net)}", True
     if net.exact:
         yield "exact: every integer is the one that torch computes, on any machine", True

@@ -87,6 +87,7 @@ def export(
     source: str,
     *,
     to: Literal["packed", "onnx", "qonnx", "c", "wasm", "html"],
+    target: Literal["host", "cortex-m4", "cortex-m0", "cortex-m55", "rv32", "aarch64"] = "host",
     out: Path | None = None,
     verify: bool = True,
 ) -> None:
@@ -95,13 +96,14 @@ def export(
     Args:
         source: a run folder, a .lehr file, or the name of a network of the zoo.
         to: what to write.
+        target: the processor that C is for: this computer, or a device, whose folder builds with `make`.
         out: where to write it; in the run folder, or the current folder, unless given.
         verify: compare every backend on the test images of a run, or on random ones; false needs no data set.
     """
     from lehr.export import export
 
     failed = False
-    for line, passed in export(source, to, out, verify=verify):
+    for line, passed in export(source, to, out, verify=verify, target=target):
         print(printable(line))
         failed |= not passed
     if failed:

@@ -26,6 +26,8 @@ RUNTIME = Path(__file__).parent / "runtime"
 # -ffp-contract=off: a product and a sum are rounded each, as in the reference run.
 FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
 PORTABLE_FILES = ("lehr.c", "reference.c", "scalar.c", "vector.c")
+# What microcontrollers run. Computers have it to compare; exports for them leave it out.
+SMALL_FILE, _SMALL_MACRO = "small.c", "LEHR_HAVE_SMALL"
 # Each file with the flags it alone gets, and the macro that says it is there.
 VECTOR_FILES = {
     "avx2.c": ("LEHR_HAVE_AVX2", ("-mavx2", "-mpopcnt")),
@@ -152,7 +154,7 @@ def _compile_all(compiler: Sequence[str], flags: tuple[str, ...], folder: Path) 
     """Compile the portable files and, for x86-64, the vector files this compiler knows the flags of."""
     program, *chosen = compiler
     common = [program, *FLAGS, "-fPIC", *chosen, *flags, "-c"]  # what CC says comes later, so it wins
-    objects, macros = [], []
+    objects, macros = [], [f"-D{_SMALL_MACRO}"]
     if platform.machine() in ("x86_64", "AMD64"):
         for file, (macro, own) in VECTOR_FILES.items():
             target = str(folder / f"{file}.o")
@@ -161,7 +163,7 @@ def _compile_all(compiler: Sequence[str], flags: tuple[str, ...], folder: Path) 
             if any(_run(command).returncode == 0 for _ in range(2)):
                 objects.append(target)
                 macros.append(f"-D{macro}")
-    for file in PORTABLE_FILES:
+    for file in (*PORTABLE_FILES, SMALL_FILE):
         objects.append(str(folder / f"{file}.o"))
         _command([*common, *macros, "-o", objects[-1], str(RUNTIME / file)])
     return objects

@@ -39,7 +39,7 @@ from lehr.deploy import limits
 from lehr.deploy.build import CompilerError, build, built_before, cache_folder, find_compiler
 from lehr.deploy.integer_net import Images, IntegerNet, check_batch
 from lehr.deploy.plan import Plan, Result, plan
-from lehr.deploy.structs import INSTRUCTION_SETS, Areas, Layer, Routine, Tables, Tiles
+from lehr.deploy.structs import INSTRUCTION_SETS, Areas, Layer, Routine, Strips, Tables, Tiles
 from lehr.table import Table, Tabular
 
 # Python hears an interrupt only between calls: no call takes longer than some tenths of a second, or than one image.
@@ -52,6 +52,7 @@ _ROUTINE_NAMES = {
     Routine.MATRIX: "matrix tiles",
     Routine.TRITS: "matrix tiles",
     Routine.BITS: "bit-planes",
+    Routine.COUNTERS: "counters",
 }
 _PER_INSTRUCTION_SET = ctypes.c_int32 * len(INSTRUCTION_SETS)
 
@@ -74,17 +75,22 @@ class _Tiles(ctypes.Structure):
     _fields_ = _fields(Tiles, {})
 
 
+class _Strips(ctypes.Structure):
+    _fields_ = _fields(Strips, {})
+
+
 class _Layer(ctypes.Structure):
     _fields_ = _fields(
         Layer,
         {
             **dict.fromkeys(("low", "high"), ctypes.c_float),
             **dict.fromkeys(
-                ("weights", "thresholds", "directions", "levels", "multipliers", "offsets", "scale", "shift"),
+                ("weights", "thresholds", "directions", "levels", "multipliers", "offsets", "scale", "shift", "cuts"),
                 ctypes.c_void_p,
             ),
             "tables": ctypes.POINTER(_Tables),
             "tiles": ctypes.POINTER(_Tiles),
+            "strips": ctypes.POINTER(_Strips),
             "built_for": _PER_INSTRUCTION_SET,
             "scratch": _PER_INSTRUCTION_SET,
         },
@@ -260,8 +266,8 @@ def compile(net: IntegerNet, *, threads: int = 1, instruction_set: str = "auto")
     Args:
         net: the network
         threads: how many threads share the images of a batch
-        instruction_set: "auto", the best this processor has, or an earlier one of reference (plain loops, slow), scalar
-            (portable C), vector (16 bytes: SSE2, NEON), avx2, avx512, amx
+        instruction_set: "auto", the best this processor has, or an earlier one of reference (plain loops, slow), small
+            (what microcontrollers run), scalar (portable C), vector (16 bytes: SSE2, NEON), avx2, avx512, amx
     """
     if threads < 1:
         raise ValueError(f"threads is at least 1, got {threads}")
@@ -329,7 +335,7 @@ def _net_struct(plan: Plan, result: Result) -> _Net:
     return net
 
 
-def _fill(struct: ctypes.Structure, source: Layer | Tables | Tiles | Areas) -> ctypes.Structure:
+def _fill(struct: ctypes.Structure, source: Layer | Tables | Tiles | Strips | Areas) -> ctypes.Structure:
     """Copy the fields of `source` that the struct has."""
     for name, *_ in struct._fields_:
         value = getattr(source, name)
@@ -340,6 +346,8 @@ def _fill(struct: ctypes.Structure, source: Layer | Tables | Tiles | Areas) -> c
                 setattr(struct, name, ctypes.pointer(_fill(_Tables(), value)))
             case Tiles():
                 setattr(struct, name, ctypes.pointer(_fill(_Tiles(), value)))
+            case Strips():
+                setattr(struct, name, ctypes.pointer(_fill(_Strips(), value)))
             case (Areas(), *_):
                 setattr(struct, name, tuple(_fill(_Areas(), areas) for areas in value))
             case _:

@@ -5,6 +5,7 @@
     TERNARY, WIDE  tables of the sums of three values, looked up by three ternary weights; values trits, or up to int16
     MATRIX, TRITS  tiles of AMX; weights in int8, or trits of two bits
     BITS           linear layers of trits: bit-planes, counted
+    COUNTERS       linear layers of trits for microcontrollers: zeros skipped, 32 outputs counted at once
     SEARCH         thresholds by themselves, found by halving
     PLUS           sums of two values of integers, with what follows them
 
@@ -15,12 +16,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from lehr.deploy import small
 from lehr.deploy.operations import Conv, Linear, Value, Weights
 from lehr.deploy.structs import INSTRUCTION_SETS, Routine
 
 # The routines that each instruction set has of its own; for others it uses those of the ones before it.
 ROUTINES: dict[str, tuple[Routine, ...]] = {
     "reference": (Routine.NAIVE,),
+    "small": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.COUNTERS, Routine.SEARCH, Routine.PLUS),
     "scalar": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS, Routine.SEARCH, Routine.PLUS),
     "vector": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS),
     "avx2": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS, Routine.PLUS),
@@ -34,7 +37,7 @@ PARTS = {"scalar": 1, "vector": 2, "avx2": 1, "avx512": 1}
 
 # Constants of runtime/lehr.h.
 BITS_OUTPUTS = 16
-BLOCK = 32
+BLOCK = small.BLOCK
 TILE_STEPS = 18
 SLACK = 16
 MOST_TRIT_SUM = 1 << 25
@@ -50,7 +53,8 @@ _FEW_PIXELS = 64
 
 def runs_on(instruction_set: str) -> tuple[str, ...]:
     """The instruction sets that run a network laid out for this one: its weights are theirs too."""
-    return (instruction_set,) if instruction_set in ("reference", "amx") else ("scalar", "vector", "avx2", "avx512")
+    alone = ("reference", "small", "amx")
+    return (instruction_set,) if instruction_set in alone else ("scalar", "vector", "avx2", "avx512")
 
 
 def built_for(routine: Routine, pixels: int, instruction_set: str) -> str:
@@ -111,6 +115,8 @@ def routine_for(operation: Conv | Linear, source: Value, value: Value, instructi
     """
     if instruction_set == "reference":
         return Routine.NAIVE, ""
+    if instruction_set == "small":
+        return _small_routine(operation, source, value)
     if isinstance(operation, Linear):
         trits = _is_ternary(operation.weight) and _is_trit(source)
         return (Routine.BITS, "") if trits else (Routine.DIRECT, "weights or values are not in {-1, 0, 1}")
@@ -134,13 +140,42 @@ def routine_for(operation: Conv | Linear, source: Value, value: Value, instructi
     return Routine.DIRECT, "its sums leave int16"
 
 
+def _small_routine(operation: Conv | Linear, source: Value, value: Value) -> tuple[Routine, str]:
+    """The routine of runtime/small.c for a layer, and for the direct one the reason."""
+    if not _is_ternary(operation.weight):
+        return Routine.DIRECT, "the weights are not in {-1, 0, 1}"
+    if source.kind == "float":
+        return Routine.DIRECT, "its values are floats"
+    if isinstance(operation, Linear):
+        if _is_trit(source) and source.size <= small.MOST_INPUTS:
+            return Routine.COUNTERS, ""
+        routine = Routine.WIDE
+    elif operation.shape[0] // operation.groups < _FEWEST_OUTPUTS:
+        return Routine.DIRECT, f"fewer than {_FEWEST_OUTPUTS} outputs share a table"
+    else:
+        routine = Routine.TERNARY if _is_trit(source) else Routine.WIDE
+    if source.dtype.itemsize > 2:
+        return Routine.DIRECT, "its values leave int16"
+    why = small.why_not_tables(operation, routine, source, value, triples_of(taps_of(operation)))
+    return (Routine.DIRECT, why) if why else (routine, "")
+
+
+def taps_of(operation: Conv | Linear) -> int:
+    """Terms of a sum."""
+    return operation.weight.codes[0].size if isinstance(operation.weight, Weights) else operation.weight[0].size
+
+
 def weights_for(operation: Conv | Linear, routine: Routine, value: Value) -> np.ndarray:
     """The weights as `routine` reads them; `value` are the sums."""
     weight = operation.weight
     if routine in (Routine.NAIVE, Routine.DIRECT) or not isinstance(weight, Weights):
         return _plain(weight, value)
-    if isinstance(operation, Linear):
+    if routine == Routine.BITS:
         return _bit_planes(weight)
+    if routine == Routine.COUNTERS:
+        return _output_bits(weight)
+    if isinstance(operation, Linear):
+        return _triples(weight, 1)
     if routine in (Routine.TERNARY, Routine.WIDE):
         return _triples(weight, operation.groups)
     straight = loads_straight(operation.shape[1], value.shape[2], operation.stride[0])
@@ -217,6 +252,16 @@ def _bit_planes(weight: Weights) -> np.ndarray:
     planes[:out, 1, :features] = weight.codes < negative
     words = np.packbits(planes, axis=2, bitorder="little").view("<u4").astype(np.uint32)
     return np.ascontiguousarray(words.reshape(-1, BITS_OUTPUTS, 2, words.shape[2]).transpose(0, 3, 2, 1))
+
+
+def _output_bits(weight: Weights) -> np.ndarray:
+    """uint32 (block of 32 outputs, input and one of zeros, {positive, not negative}); an output is a bit."""
+    out, features = weight.codes.shape
+    trits = np.zeros((rounded_up(out, 32), features + 1), np.int8)
+    trits[:out, :features] = _digits(weight).astype(np.int8) - 1
+    bits = np.stack((trits > 0, trits >= 0), axis=2).reshape(-1, 32, features + 1, 2)
+    words = np.packbits(bits, axis=1, bitorder="little")  # (block, byte of the word, input, 2)
+    return np.ascontiguousarray(words.transpose(0, 2, 3, 1)).view("<u4")[..., 0].astype(np.uint32)
 
 
 def _plain(weight: Weights | np.ndarray, value: Value) -> np.ndarray:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lehr.deploy import small
 from lehr.deploy.integer_net import IntegerNet
-from lehr.deploy.kernels import routine_for, runs_on, weights_for
+from lehr.deploy.kernels import routine_for, runs_on, taps_of, triples_of, weights_for
 from lehr.deploy.operations import (
     Add,
     Affine,
@@ -145,8 +146,13 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
     if len({layer.name for layer in layers}) < len(layers):
         raise ValueError("two values of the plan have one name: name operations otherwise")
     layers = _interleaved(layers, inputs, {names.get(name, name) for name in kept}, set(names.values()))
+    if instruction_set == "small":
+        layers = small.packed(layers, inputs, {names.get(name, name) for name in kept})
     places, value_bytes = _places(layers, inputs, {names.get(name, name) for name in kept})
-    layers = [with_scratch(_placed(layer, sources, places)) for layer, sources in zip(layers, inputs, strict=True)]
+    layers = [
+        with_scratch(_placed(layer, sources, places), instruction_set)
+        for layer, sources in zip(layers, inputs, strict=True)
+    ]
     memory = _memory(layers, value_bytes, runs_on(instruction_set))
     if max(memory) > _MOST_MEMORY:
         raise ValueError(f"a run would take {max(memory)} bytes, more than {_MOST_MEMORY}: C counts them in int32")
@@ -198,6 +204,8 @@ def _layer(operation: Operation, inputs: list[Value], value: Value, instruction_
     if isinstance(operation, (Conv, Linear)):
         routine, why = routine_for(operation, inputs[0], value, instruction_set)
         layer = replace(layer, routine=routine, weights=weights_for(operation, routine, value), why=why)
+        if instruction_set == "small":
+            layer = replace(layer, bias=small.bias_of(routine, value, triples_of(taps_of(operation))))
     match operation:
         case Table():
             return replace(layer, weights=operation.table.astype(value.dtype), groups=len(operation.table))
@@ -284,6 +292,9 @@ def _absorb_pool(layer: Layer, follower: Operation, value: Value) -> Layer | Non
 def _absorb_threshold(layer: Layer, follower: Operation, value: Value) -> Layer | None:
     if not isinstance(follower, Threshold | Requantize):
         return None
+    pools = layer.pool_rows * layer.pool_columns > 1
+    if pools and isinstance(follower, Threshold) and not small.ascend(follower.levels):
+        return None  # small.c pools levels
     fields = _steps(follower) if isinstance(follower, Threshold) else _multipliers(follower)
     return replace(layer, name=follower.name, value=value, target_type=_TYPE_OF[value.dtype], **fields)
 
@@ -322,7 +333,7 @@ def _places(layers: list[Layer], inputs: list[tuple[str, ...]], kept: Iterable[s
     total = 0
     for index, layer in enumerate(layers):
         alive = sorted(x for x in alive if x[2] >= index)
-        size = align(layer.value.size * layer.value.dtype.itemsize)
+        size = align(_bytes_of(layer))
         offset = 0
         for start, end, _ in alive:
             if offset + size <= start:
@@ -332,6 +343,12 @@ def _places(layers: list[Layer], inputs: list[tuple[str, ...]], kept: Iterable[s
         alive.append((offset, offset + size, last_use[layer.name]))
         total = max(total, offset + size)
     return places, total
+
+
+def _bytes_of(layer: Layer) -> int:
+    """Bytes of a layer's value; trits are packed four a byte."""
+    size = layer.value.size
+    return -(-size // 4) if layer.target_type == Type.TRIT else size * layer.value.dtype.itemsize
 
 
 def _placed(layer: Layer, sources: tuple[str, ...], places: dict[str, int]) -> Layer:

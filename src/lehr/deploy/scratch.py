@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lehr.deploy import small
 from lehr.deploy.kernels import (
     BLOCK,
     PARTS,
@@ -31,8 +32,13 @@ def align(size: int) -> int:
     return rounded_up(size, 64)
 
 
-def with_scratch(layer: Layer) -> Layer:
-    """The layer with everything its routine needs besides its shape: sizes, offsets, and who runs it."""
+def with_scratch(layer: Layer, instruction_set: str) -> Layer:
+    """The layer with everything its routine needs besides its shape: sizes, offsets, and who runs it.
+
+    Args:
+        layer: without it
+        instruction_set: what its weights are laid out for
+    """
     pixels = layer.out_rows * layer.out_columns
     names = [built_for(layer.routine, pixels, name) for name in INSTRUCTION_SETS]
     layer = replace(layer, built_for=tuple(InstructionSet[name.upper()] for name in names))
@@ -45,6 +51,11 @@ def with_scratch(layer: Layer) -> Layer:
         case Routine.BITS:  # the values' two bit-planes, each word twice
             words = -(-layer.channels // 32)
             return replace(layer, words=words, scratch=(words * 16,) * len(INSTRUCTION_SETS))
+        case Routine.COUNTERS:  # a list of inputs, in 16 bits
+            return replace(layer, scratch=(2 * (layer.channels + 16),) * len(INSTRUCTION_SETS))
+        case Routine.TERNARY | Routine.WIDE if instruction_set == "small":
+            strips, size = small.strips(layer, _triples(layer))
+            return replace(layer, strips=strips, scratch=(size,) * len(INSTRUCTION_SETS))
         case Routine.TERNARY | Routine.WIDE:
             tables = _tables(layer)
             laid = [_areas(layer, tables, name) for name in INSTRUCTION_SETS]
@@ -64,9 +75,13 @@ def _in_order(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
     return offsets, end
 
 
+def _triples(layer: Layer) -> int:
+    return triples_of(layer.channels // layer.groups * layer.kernel_rows * layer.kernel_columns)
+
+
 def _tables(layer: Layer) -> Tables:
     """The planes of a layer; runtime/planes.inc says what they are."""
-    triples = triples_of(layer.channels // layer.groups * layer.kernel_rows * layer.kernel_columns)
+    triples = _triples(layer)
     # the planes of a channel are shifts of that of the kernel's middle column, which is the padded source
     shifts = (
         (layer.stride_rows, layer.stride_columns) == (1, 1)

@@ -1,7 +1,8 @@
 """The structs of runtime/lehr.h in Python, field by field.
 
 A `Layer` is `struct lehr_layer`: cpu.py hands it to the compiled runtime, write_c.py writes it down as constants.
-`Tables` and `Tiles` are what some routines need besides; scratch.py computes the sizes in all of them, C trusts them.
+`Tables`, `Tiles` and `Strips` are what some routines need besides; scratch.py computes the sizes in all of them, and
+C trusts them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ class InstructionSet(IntEnum):
     """What routines are built for, slowest first: `enum lehr_instruction_set`."""
 
     REFERENCE = 0
-    SCALAR = 1
-    VECTOR = 2
-    AVX2 = 3
-    AVX512 = 4
-    AMX = 5
+    SMALL = 1
+    SCALAR = 2
+    VECTOR = 3
+    AVX2 = 4
+    AVX512 = 5
+    AMX = 6
 
 
 INSTRUCTION_SETS = tuple(each.name.lower() for each in InstructionSet)
@@ -56,6 +58,7 @@ class Type(IntEnum):
     INT16 = 1
     INT32 = 2
     FLOAT = 3
+    TRIT = 4
 
 
 class Routine(IntEnum):
@@ -70,6 +73,7 @@ class Routine(IntEnum):
     BITS = 6
     SEARCH = 7
     PLUS = 8
+    COUNTERS = 9
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,20 @@ class Tiles:
     directions: int = 0
 
 
+@dataclass(frozen=True)
+class Strips:
+    """`struct lehr_strips`: the lines that TERNARY and WIDE of runtime/small.c make of a group's source."""
+
+    triples: int
+    phases: int
+    line: int
+    lead: int
+    strip: int
+    tables: int
+    sums: int
+    starts: int
+
+
 @dataclass(frozen=True, eq=False)
 class Layer:
     """`struct lehr_layer`: numbers and arrays in its order; `name` and `value` say what it computes."""
@@ -166,6 +184,7 @@ class Layer:
     first_factor: int = 0
     second_factor: int = 0
     words: int = 0
+    bias: int = 0
     low: float = 0.0
     high: float = 0.0
     weights: np.ndarray | None = None
@@ -178,6 +197,8 @@ class Layer:
     shift: np.ndarray | None = None
     tables: Tables | None = None
     tiles: Tiles | None = None
+    strips: Strips | None = None
+    cuts: np.ndarray | None = None
     built_for: tuple[InstructionSet, ...] = (InstructionSet.REFERENCE,) * len(INSTRUCTION_SETS)
     scratch: tuple[int, ...] = (0,) * len(INSTRUCTION_SETS)
     why: str = field(default="", kw_only=True)  # why a layer with weights takes its routine

@@ -6,17 +6,20 @@
     test_vector.h       images with the scores of the reference run
     lehr.h, lehr.c ..   the runtime, copied; main.c classifies standard input, test.c runs the test vector
     stream.h, stream.c  for signals: the windows of a sensor's samples; listen.c, a program that uses them
-    Makefile, README.md how to build and use it; cortex-m4/ shows a bare-metal program
+    Makefile, README.md how to build and use it; for a device also start-up code and linker script (targets.py)
 
-Nothing is allocated: a run needs one block of MODEL_MEMORY bytes; model.h states it for each instruction set.
+Nothing is allocated: a run needs one block of MODEL_MEMORY bytes, which model.h states. An export for a device has
+only the files of the runtime that its network uses; model.c names its functions, so that the linker drops the rest.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import string
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 
@@ -27,7 +30,9 @@ from lehr.deploy.build import RUNTIME, sources
 from lehr.deploy.integer_net import IntegerNet, check_batch, random_batch
 from lehr.deploy.operations import Round
 from lehr.deploy.plan import Plan, plan
-from lehr.deploy.structs import FIELDS, INSTRUCTION_SETS, Areas, Layer, Tables
+from lehr.deploy.structs import FIELDS, INSTRUCTION_SETS, Areas, Layer, Routine, Strips, Tables
+from lehr.deploy.targets import DEVICES, TARGETS, Target
+from lehr.deploy.write_c_readme import constant_bytes, is_signal, readme
 from lehr.printable import printable
 
 _C_TYPES = {
@@ -35,6 +40,7 @@ _C_TYPES = {
     "int16": "int16_t",
     "int32": "int32_t",
     "uint8": "uint8_t",
+    "uint16": "uint16_t",
     "uint32": "uint32_t",
     "float32": "float",
 }
@@ -43,8 +49,23 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + " _-.,:#()")
 _PLAIN_IN_STRINGS = _PLAIN | frozenset("/*!$%&'+;<=>@[]^`{|}~")
 
 
-def to_c(net: IntegerNet, directory: str | Path, *, images: np.ndarray | torch.Tensor | None = None) -> None:
-    """Write `net` as C into `directory`; the test vector takes `images`, or else 4 random ones."""
+def to_c(
+    net: IntegerNet,
+    directory: str | Path,
+    *,
+    images: np.ndarray | torch.Tensor | None = None,
+    target: str = "host",
+) -> None:
+    """Write `net` as C into `directory`, where `make` builds it and `make check` runs its test vector.
+
+    Args:
+        net: the network
+        directory: where to write it
+        images: those of the test vector; 4 random ones unless given
+        target: the processor: host, cortex-m4, cortex-m0, cortex-m55, rv32 or aarch64
+    """
+    if target not in TARGETS:
+        raise ValueError(f"target is one of {', '.join(TARGETS)}, got {target!r}")
     if images is None:
         images = random_batch(net, 4)
     check_batch(images, net.input_shape, net.input_dtype)
@@ -56,23 +77,38 @@ def to_c(net: IntegerNet, directory: str | Path, *, images: np.ndarray | torch.T
         raise ValueError("images: the test vector needs at least one, got none")
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    planned = plan(net)
-    runtime = [path for path in sources() if path.name != "amx.c"]  # that wants its own weights
-    for source in (*runtime, *(RUNTIME / "example").glob("*.c"), RUNTIME / "example" / "Makefile"):
+    device = DEVICES.get(target)
+    planned = plan(net, TARGETS[target].instruction_set)
+    if device is not None:  # one instruction set runs there
+        memory = zip(INSTRUCTION_SETS, planned.memory, strict=True)
+        planned = replace(planned, memory=tuple(size * (name == device.instruction_set) for name, size in memory))
+    for source in _host_files() if device is None else _device_files(device, planned):
         shutil.copyfile(source, directory / source.name)
-    shutil.copytree(RUNTIME / "example" / "cortex-m4", directory / "cortex-m4", dirs_exist_ok=True)
-    if _is_signal(net):
+    if is_signal(net):
         for source in (RUNTIME / "signals").iterdir():
-            shutil.copyfile(source, directory / source.name)
-    _write(directory / "model.h", _header(net, planned))
-    _write(directory / "model.c", _model(net, planned))
+            if device is None or source.name != "listen.c":  # a program for standard input
+                shutil.copyfile(source, directory / source.name)
+    _write(directory / "model.h", _header(net, planned, device))
+    _write(directory / "model.c", _model(net, planned, device))
     _write(directory / "test_vector.h", _test_vector(net, images))
-    _write(directory / "README.md", _readme(net, planned, len(images)))
+    _write(directory / "README.md", readme(net, planned, len(images), device))
 
 
-def _is_signal(net: IntegerNet) -> bool:
-    """Whether the network takes a window of samples: float32, (channel, time)."""
-    return net.input_dtype == "float32" and len(net.input_shape) == 2
+def _host_files() -> list[Path]:
+    runtime = [path for path in sources() if path.name not in ("amx.c", "small.c")]  # these want their own weights
+    example = RUNTIME / "example"
+    return [*runtime, *sorted(example.glob("*.c")), example / "Makefile"]
+
+
+def _device_files(device: Target, planned: Plan) -> list[Path]:
+    """The files of the runtime that the plan's layers use, and what they include; the test; the device's own."""
+    number = INSTRUCTION_SETS.index(device.instruction_set)
+    sets = {INSTRUCTION_SETS[layer.built_for[number]] for layer in planned.layers} - {"reference"}
+    needed = [RUNTIME / name for name in ("lehr.c", "reference.c", *(f"{name}.c" for name in sorted(sets)))]
+    for path in needed:  # which grows meanwhile
+        included = [RUNTIME / name for name in re.findall(r'^#include "([\w.]+)"', path.read_text(), re.MULTILINE)]
+        needed += [other for other in included if other not in needed and other.exists()]  # model.h is written
+    return [*needed, RUNTIME / "example" / "test.c", RUNTIME / "targets" / "Makefile", *device.files()]
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
@@ -80,7 +116,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
         file.writelines(line + "\n" for line in lines)
 
 
-def _header(net: IntegerNet, planned: Plan) -> Iterator[str]:
+def _header(net: IntegerNet, planned: Plan, device: Target | None) -> Iterator[str]:
     channels, rows, columns = net.input.shape
     yield "/* Written by lehr.deploy.to_c. */"
     yield "#ifndef MODEL_H"
@@ -103,15 +139,24 @@ def _header(net: IntegerNet, planned: Plan) -> Iterator[str]:
             yield f" * within -{operation.limit} to {operation.limit}. */"
     yield ""
     yield "/* Bytes of memory a run needs. */"
-    yield "#if defined(LEHR_HAVE_AVX512)"
-    yield f"#define MODEL_MEMORY {planned.memory_on('avx512')}"
-    yield "#elif defined(LEHR_HAVE_AVX2)"
-    yield f"#define MODEL_MEMORY {planned.memory_on('avx2')}"
-    yield "#elif defined(LEHR_HAVE_VECTOR)"
-    yield f"#define MODEL_MEMORY {planned.memory_on('vector')}"
-    yield "#else"
-    yield f"#define MODEL_MEMORY {planned.memory_on('scalar')}"
-    yield "#endif"
+    if device is not None:
+        yield f"#define MODEL_MEMORY {planned.memory_on(device.instruction_set)}"
+        yield f"#define MODEL_STACK {device.stack} /* bytes of stack at most, besides */"
+        yield f"#define MODEL_CONSTANTS {constant_bytes(planned)} /* bytes of flash: weights and thresholds */"
+        yield from _fallbacks(planned)
+        yield f"#define MODEL_INSTRUCTION_SET LEHR_{device.instruction_set.upper()}"
+        yield "extern lehr_operation_function *const model_operations[LEHR_OPERATIONS];"
+        yield "extern lehr_routine_function *const model_routines[LEHR_ROUTINES];"
+    else:
+        yield "#if defined(LEHR_HAVE_AVX512)"
+        yield f"#define MODEL_MEMORY {planned.memory_on('avx512')}"
+        yield "#elif defined(LEHR_HAVE_AVX2)"
+        yield f"#define MODEL_MEMORY {planned.memory_on('avx2')}"
+        yield "#elif defined(LEHR_HAVE_VECTOR)"
+        yield f"#define MODEL_MEMORY {planned.memory_on('vector')}"
+        yield "#else"
+        yield f"#define MODEL_MEMORY {planned.memory_on('scalar')}"
+        yield "#endif"
     yield ""
     yield "extern const lehr_net model;"
     yield "extern const char *const model_classes[MODEL_OUTPUTS];"
@@ -119,7 +164,19 @@ def _header(net: IntegerNet, planned: Plan) -> Iterator[str]:
     yield "#endif"
 
 
-def _model(net: IntegerNet, planned: Plan) -> Iterator[str]:
+def _fallbacks(planned: Plan) -> Iterator[str]:
+    """A comment with the layers that take the direct routine, the reason, and what that costs."""
+    direct = [layer for layer in planned.layers if layer.routine == Routine.DIRECT]
+    if direct:
+        yield "/* Layers that multiply and add, a byte or more a weight, as no routine of tables or bits can do them:"
+        for layer in direct:
+            assert layer.weights is not None
+            yield f" *     {_comment(layer.name)}: {layer.why};"
+            yield f" *         {layer.weights.nbytes} bytes of flash for its weights, {max(layer.scratch)} of scratch"
+        yield " */"
+
+
+def _model(net: IntegerNet, planned: Plan, device: Target | None) -> Iterator[str]:
     yield "/* Written by lehr.deploy.to_c. */"
     yield '#include "model.h"'
     yield "#include <math.h> /* INFINITY */"
@@ -129,9 +186,9 @@ def _model(net: IntegerNet, planned: Plan) -> Iterator[str]:
             if isinstance(value, np.ndarray):
                 yield ""
                 yield from _array(f"{name}_{index}", value)
-            elif isinstance(value, Tables):
+            elif isinstance(value, (Tables, Strips)):
                 yield ""
-                yield f"static const lehr_tables {name}_{index} = {{"
+                yield f"static const lehr_{name} {name}_{index} = {{"
                 yield from (f"    {line}," for line in _initialisers(vars(value)))
                 yield "};"
     yield ""
@@ -154,11 +211,39 @@ def _model(net: IntegerNet, planned: Plan) -> Iterator[str]:
     yield from (f"    {line}," for line in _initialisers({**types, "memory": planned.memory}))
     yield "};"
     yield ""
+    if device is not None:
+        yield from _functions(planned, device)
     yield "const char *const model_classes[MODEL_OUTPUTS] = {"
     numbers = tuple(map(str, range(result.outputs)))
     for name in net.classes if len(net.classes) == len(numbers) else numbers:
         yield f"    {_string(name)},"
     yield "};"
+
+
+def _functions(planned: Plan, device: Target) -> Iterator[str]:
+    """The functions that the layers of a device use, as tables for lehr.c."""
+    number = INSTRUCTION_SETS.index(device.instruction_set)
+    operations: dict[str, str] = {}
+    routines: dict[str, str] = {}
+    for layer in planned.layers:
+        if layer.routine == Routine.NAIVE:
+            name = layer.operation.name
+            operations[name] = _function("reference", name)
+        else:
+            name = layer.routine.name
+            routines[name] = _function(INSTRUCTION_SETS[layer.built_for[number]], name)
+    yield f"extern lehr_routine_function {', '.join(sorted({*routines.values()}))};" if routines else ""
+    for kind, functions in (("operation", operations), ("routine", routines)):
+        yield f"lehr_{kind}_function *const model_{kind}s[LEHR_{kind.upper()}S] = {{"
+        yield from (f"    [LEHR_{name}] = {function}," for name, function in functions.items())
+        yield "};"
+    yield ""
+
+
+def _function(instruction_set: str, name: str) -> str:
+    """The C function of an operation or a routine, as the table of that instruction set names it."""
+    rows = re.findall(r"^    \[LEHR_(\w+)\] = (\w+),", (RUNTIME / f"{instruction_set}.c").read_text(), re.MULTILINE)
+    return dict(rows)[name]
 
 
 def _constants(index: int, layer: Layer) -> dict[str, object]:
@@ -169,7 +254,7 @@ def _constants(index: int, layer: Layer) -> dict[str, object]:
         match value:
             case np.ndarray():
                 constants[name] = f"{name}_{index}"
-            case Tables():
+            case Tables() | Strips():
                 constants[name] = f"&{name}_{index}"
             case None:
                 pass
@@ -256,67 +341,3 @@ def _test_vector(net: IntegerNet, images: np.ndarray) -> Iterator[str]:
                 yield f"        {', '.join(numbers[at : at + 20])},"
             yield "    },"
         yield "};"
-
-
-def _readme(net: IntegerNet, planned: Plan, images: int) -> Iterator[str]:
-    channels, rows, columns = net.input.shape
-    constants = sum(
-        getattr(layer, name).nbytes
-        for layer in planned.layers
-        for name in FIELDS
-        if isinstance(getattr(layer, name), np.ndarray)
-    )
-    yield f"""# A network as C
-
-Input: {channels} x {rows} x {columns} {net.input_dtype} (channel, row, column). Outputs: {planned.results[0].outputs}.
-
-| | bytes |
-|---|---|
-| constants (flash) | {constants:,} |
-| memory of a run, portable C (RAM) | {planned.memory_on("scalar"):,} |
-| memory of a run, vectors of 16 bytes | {planned.memory_on("vector"):,} |
-| memory of a run, AVX2 | {planned.memory_on("avx2"):,} |
-| memory of a run, AVX-512 | {planned.memory_on("avx512"):,} |
-
-Besides, a run takes less than 4 KB of stack. It allocates nothing.
-
-## On a computer
-
-    make                      # classify, test
-    make check                # {images} images against the reference scores, on every instruction set
-    ./classify < image.raw    # the class and the scores of each image
-
-## In a program
-
-    #include "model.h"
-
-    static uint64_t memory[(MODEL_MEMORY + 7) / 8];
-
-    lehr_run(&model, image, memory, lehr_best_instruction_set());
-    printf("%s\\n", model_classes[lehr_class(&model, memory)]);
-
-Compile model.c, lehr.c, reference.c, scalar.c and vector.c with `-std=c99 -O3 -ffp-contract=off`. On x86-64 add avx2.c
-(`-mavx2 -mpopcnt`) and avx512.c (`-mavx512f -mavx512bw -mavx512vl -mpopcnt`) and give `-DLEHR_HAVE_AVX2
--DLEHR_HAVE_AVX512` to all files; the best one is chosen at run time. Threads each need memory of their own; the
-model is constant and shared.
-
-## On a microcontroller
-
-These four files are all: the tables are `const`, so they stay in flash, and `memory` is the only RAM.
-Nothing is prepared at start. The runtime uses memcpy, memset and memmove of the C library, and no floating
-point in a network of integers but the last scale and shift (`lehr_score` does without).
-`make cortex-m4` builds test.c bare metal (gcc-arm-none-eabi, newlib) and runs it in qemu-system-arm as a
-Cortex-M4; cortex-m4/ holds the start-up code and linker script to start from."""
-    if _is_signal(net):
-        ring, window = 2 * net.input.size, 4 * net.input.size
-        yield f"""
-## From a sensor
-
-stream.c keeps the newest {columns} samples of {channels} channels, int16_t, in a ring of {ring:,} bytes, and makes
-windows of them, {window:,} bytes, every so many samples: in the sensor's units or z-normalised, the same numbers
-as `lehr.data.windows` and `lehr.data.z_normalized`. RAM in all: {planned.memory_on("scalar") + ring + window:,}
-bytes and the stack. listen.c is the loop:
-
-    make listen
-    ./listen 50 0.001 < samples.raw   # int16_t, sample after sample; a decision every 50, in thousandths of a unit
-    ./listen 50 z < samples.raw       # each window with mean 0 and deviation 1"""

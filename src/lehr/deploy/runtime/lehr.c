@@ -2,8 +2,25 @@
 #include "lehr.h"
 #include "values.h"
 
+#ifdef LEHR_DEVICE
+/* An export for one device: model.c names the functions that its layers use, and the linker drops all others. */
+#include "model.h"
+#define OPERATION(layer) model_operations[(layer)->operation]
+#define ROUTINE(layer, built_for) model_routines[(layer)->routine]
+
+int lehr_best_instruction_set(void)
+{
+    return MODEL_INSTRUCTION_SET;
+}
+#else
+#define OPERATION(layer) lehr_naive_operations[(layer)->operation]
+#define ROUTINE(layer, built_for) routines[built_for][(layer)->routine]
+
 /* The routines of each instruction set; those of a file that is not built are not there. */
 static lehr_routine_function *const *const routines[LEHR_INSTRUCTION_SETS] = {
+#ifdef LEHR_HAVE_SMALL
+    [LEHR_SMALL] = lehr_small_routines,
+#endif
     [LEHR_SCALAR] = lehr_scalar_routines,
 #ifdef LEHR_HAVE_VECTOR
     [LEHR_VECTOR] = lehr_vector_routines,
@@ -40,6 +57,7 @@ int lehr_best_instruction_set(void)
     return LEHR_SCALAR;
 #endif
 }
+#endif
 
 size_t lehr_memory(const lehr_net *net, int instruction_set)
 {
@@ -59,13 +77,14 @@ void lehr_run(const lehr_net *net, const void *image, void *memory, int instruct
         const lehr_layer *layer = &net->layers[i];
         const int32_t built_for = layer->built_for[instruction_set];
         const void *source = layer->source == LEHR_IMAGE ? image : values + layer->source;
+        (void)built_for; /* a device has one routine */
         LEHR_ASSERT(net->value_bytes + layer->scratch[built_for] + 63 < net->memory[instruction_set]);
         if (layer->routine == LEHR_NAIVE) {
             const void *second = layer->second == LEHR_IMAGE ? NULL : values + layer->second;
-            lehr_naive_operations[layer->operation](layer, source, second, values + layer->target);
+            OPERATION(layer)(layer, source, second, values + layer->target);
         } else {
-            LEHR_ASSERT(routines[built_for] != NULL && routines[built_for][layer->routine] != NULL);
-            routines[built_for][layer->routine](layer, source, values + layer->target, scratch);
+            LEHR_ASSERT(ROUTINE(layer, built_for) != NULL);
+            ROUTINE(layer, built_for)(layer, source, values + layer->target, scratch);
         }
     }
 }

@@ -48,7 +48,13 @@ enum lehr_operation {
 
 #define LEHR_IMAGE UINT32_MAX /* the source of a layer that reads the network's input */
 
-enum lehr_type { LEHR_INT8, LEHR_INT16, LEHR_INT32, LEHR_FLOAT };
+enum lehr_type {
+    LEHR_INT8,
+    LEHR_INT16,
+    LEHR_INT32,
+    LEHR_FLOAT,
+    LEHR_TRIT /* -1, 0, 1 as 0, 1, 2: two bits each, element i in bits 2 * (i % 4) of byte i / 4; for small.c */
+};
 
 /* The function that computes a layer, which also says how its weights are laid out. */
 enum lehr_routine {
@@ -60,14 +66,17 @@ enum lehr_routine {
     LEHR_TRITS,   /* amx.c: the same with weights in {-1, 0, 1}, two bits each */
     LEHR_BITS,    /* bits.inc: linear, weights and values in {-1, 0, 1}: uint32, a bit for each of 32 inputs, (block of
                      outputs, inputs / 32, {nonzero, negative}, output of the block) */
-    LEHR_SEARCH,  /* scalar.c: LEHR_THRESHOLD, by halving */
+    LEHR_SEARCH,  /* search.inc: LEHR_THRESHOLD, by halving */
     LEHR_PLUS,    /* plus.inc: LEHR_ADD of integers, then thresholds or multipliers if there are any */
+    LEHR_COUNTERS, /* small.c: linear, weights and values in {-1, 0, 1}: uint32, a bit for each of 32 outputs, (block of
+                      outputs, inputs and one of zeros, {positive, not negative}) */
     LEHR_ROUTINES
 };
 
 /* Instruction sets, slowest first. Each has routines of its own and uses those of the ones before it for the rest. */
 enum lehr_instruction_set {
     LEHR_REFERENCE,
+    LEHR_SMALL,
     LEHR_SCALAR,
     LEHR_VECTOR,
     LEHR_AVX2,
@@ -118,6 +127,15 @@ typedef struct lehr_tiles {
     uint32_t values, padded, panel, trits, sums, offsets, cuts, directions; /* offsets in scratch, in bytes */
 } lehr_tiles;
 
+/* What LEHR_TERNARY and LEHR_WIDE of small.c make of one group of a layer's source: a strip of lines (see small.c). */
+typedef struct lehr_strips {
+    int32_t triples; /* weight triples of an output, an even number */
+    int32_t phases;  /* lines of a row, one for each residue of the columns that taps read */
+    int32_t line;    /* elements of a line */
+    int32_t lead;    /* elements before the first, so that the source begins at a whole word */
+    uint32_t strip, tables, sums, starts; /* offsets in scratch, in bytes */
+} lehr_strips;
+
 typedef struct lehr_layer {
     int32_t operation, routine;
     int32_t source_type, second_type, target_type;
@@ -132,6 +150,7 @@ typedef struct lehr_layer {
     int32_t places; /* the shift after a multiplier */
     int32_t first_factor, second_factor;
     int32_t words; /* of 32 inputs, for LEHR_BITS */
+    int32_t bias;  /* what small.c adds to sums, so that none is negative */
     float low, high;
     const void *weights;
     const void *thresholds; /* (channel, steps): int32, or float for a float source */
@@ -141,6 +160,8 @@ typedef struct lehr_layer {
     const float *scale, *shift;
     const lehr_tables *tables;
     const lehr_tiles *tiles;
+    const lehr_strips *strips;
+    const uint16_t *cuts; /* (channel, 2), for small.c: biased sums from which on the trit is 0, and 1; turned round if sums fall */
     int32_t built_for[LEHR_INSTRUCTION_SETS]; /* for each that a run may have: the one whose routine runs the layer */
     uint32_t scratch[LEHR_INSTRUCTION_SETS];  /* bytes of scratch the routine of each needs */
 } lehr_layer;
@@ -185,6 +206,7 @@ extern lehr_operation_function lehr_naive_table, lehr_naive_conv, lehr_naive_poo
     lehr_naive_multiply;
 
 /* The routines that each instruction set has of its own; NULL for others. */
+extern lehr_routine_function *const lehr_small_routines[LEHR_ROUTINES];  /* only with -DLEHR_HAVE_SMALL */
 extern lehr_routine_function *const lehr_scalar_routines[LEHR_ROUTINES];
 extern lehr_routine_function *const lehr_vector_routines[LEHR_ROUTINES]; /* only with LEHR_HAVE_VECTOR */
 extern lehr_routine_function *const lehr_avx2_routines[LEHR_ROUTINES];   /* only with -DLEHR_HAVE_AVX2 */

@@ -24,6 +24,7 @@
 #define BITS lehr_scalar_bits
 #define PLUS lehr_scalar_plus
 #define DIRECT lehr_scalar_direct
+#define SEARCH lehr_scalar_search
 #include "lanes.inc"
 #include "planes.inc"
 #include "tables.inc"
@@ -32,22 +33,7 @@
 #include "bits.inc"
 #include "direct.inc"
 #include "plus.inc"
-
-/* LEHR_THRESHOLD, where it follows no sums. */
-void lehr_scalar_search(const lehr_layer *layer, const void *source, void *target, void *scratch)
-{
-    const size_t pixels = (size_t)layer->rows * (size_t)layer->columns;
-    (void)scratch;
-    for (int32_t c = 0; c < layer->channels; c++)
-        for (size_t i = (size_t)c * pixels; i < (size_t)(c + 1) * pixels; i++)
-            if (layer->source_type == LEHR_FLOAT) {
-                const double value = (double)((const float *)source)[i];
-                lehr_finish_float(layer, c, &value, 1, target, i);
-            } else {
-                const int32_t value = lehr_load_int(layer->source_type, source, i);
-                lehr_finish_int(layer, c, &value, 1, target, i);
-            }
-}
+#include "search.inc"
 
 lehr_routine_function *const lehr_scalar_routines[LEHR_ROUTINES] = {
     [LEHR_DIRECT] = lehr_scalar_direct,
