@@ -14,14 +14,18 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from lehr.deploy.build import PORTABLE_FILES, RUNTIME, CompilerError
+from lehr.deploy.build import RUNTIME, CompilerError
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.write_c import to_c
 
 BROWSER = Path(__file__).parent / "browser"
-# -O2: -O3 is as fast and 10 % larger, -Os half as fast.
+_OWN = RUNTIME / "wasm"  # what JavaScript calls, and the few functions of a C library
+_TARGET = "aarch64"  # whose vectors are those of WebAssembly: 16 bytes
+_NOT_NEEDED = ("test.c", "stream.c")
+# -O2: -O3 is as fast and larger, -Os half as fast. Unrolling loops of unknown length only makes the file larger.
 _FLAGS = (
     *("--target=wasm32", "-msimd128", "-mbulk-memory", "-nostdlib", "-std=c99", "-O2", "-ffp-contract=off"),
+    *("-DLEHR_DEVICE", "-ffunction-sections", "-fdata-sections", "-mllvm", "-unroll-runtime=0"),
     *("-Wl,--no-entry", "-Wl,--gc-sections", "-Wl,--strip-all"),
 )
 _INSTALL = (
@@ -50,10 +54,9 @@ def wasm_of(net: IntegerNet) -> bytes:
         raise CompilerError(f"there is no {' and no '.join(missing)}. {_INSTALL}.")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        to_c(net, folder)
-        files = [*(str(RUNTIME / name) for name in PORTABLE_FILES), str(RUNTIME / "wasm" / "wasm.c"), "model.c"]
-        folders = ["-isystem", str(RUNTIME / "wasm"), f"-I{RUNTIME}", "-I."]
-        command = ["clang", *_FLAGS, "-DMODEL_INSTRUCTION_SET=LEHR_VECTOR", *folders, "-o", "model.wasm", *files]
+        to_c(net, folder, target=_TARGET)
+        files = [path.name for path in folder.glob("*.c") if path.name not in _NOT_NEEDED]
+        command = ["clang", *_FLAGS, "-isystem", str(_OWN), "-I.", "-o", "model.wasm", *files, str(_OWN / "wasm.c")]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
             raise CompilerError(f"clang failed: {shlex.join(command)}\n{done.stderr.strip()}\n{_INSTALL}.")
