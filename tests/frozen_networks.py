@@ -331,6 +331,73 @@ class Both(Mask):
         return {"mask": self.mask(x), "size": self.size(x.mean((2, 3)))}
 
 
+class UNet(nn.Module):
+    """Two levels: a transposed convolution and an upsampling up, the skips concatenated at other scales."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input = Input(2)
+        self.first, self.second, self.bottom = self.block(2, 6), self.block(6, 8, 0.5), self.block(8, 8, 2.0)
+        self.up = lehr.ConvTranspose2d(8, 6, 3, 2, 1, 1, bias=False, quantizer=hard())
+        self.up_step = nn.Sequential(nn.BatchNorm2d(6), hard())
+        self.right, self.last = self.block(14, 6), self.block(12, 6)
+        self.head = conv(6, 3, 1, bias=True)
+
+    @staticmethod
+    def block(inputs: int, outputs: int, scale: float = 1.0) -> nn.Sequential:
+        return nn.Sequential(conv(inputs, outputs), nn.BatchNorm2d(outputs), hard(scale=scale))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.first(self.input(x))
+        second = self.second(F.max_pool2d(first[:, :, 1:, 1:], 2, ceil_mode=True))
+        x = self.up_step(self.up(self.bottom(F.max_pool2d(second, 2))))
+        x = self.right(torch.cat([second, x], 1))
+        return self.head(self.last(torch.cat([F.interpolate(x, scale_factor=2), first], 1)))
+
+
+class Shuffled(nn.Module):
+    """ShuffleNet's way: half of the channels go on as they are; slices, padding on one side, and a pixel shuffle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input, self.stem, self.norm, self.step = Input(2), conv(2, 8), nn.BatchNorm2d(8), hard()
+        self.branch = nn.Sequential(conv(4, 4, groups=4), nn.BatchNorm2d(4), conv(4, 4, 1), nn.BatchNorm2d(4), hard())
+        self.branch[1] = nn.Sequential(nn.BatchNorm2d(4), hard(UNEVEN))
+        self.pad, self.strided, self.last = nn.ZeroPad2d((0, 1, 0, 1)), conv(8, 8, padding=0, stride=2), hard()
+        self.mirrored = conv(6, 4, padding=1, padding_mode="reflect")
+        self.wide = nn.PixelShuffle(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.step(self.norm(self.stem(self.input(x))))
+        a, b = x.chunk(2, dim=1)
+        x = torch.cat((a, self.branch(b)), 1)
+        images, channels, rows, columns = x.size()
+        x = x.view(images, 2, channels // 2, rows, columns).transpose(1, 2).contiguous()
+        x = x.view(images, -1, rows, columns)
+        x = self.last(self.strided(self.pad(x)))
+        return self.wide(self.mirrored(F.pad(x[:, 1:7, :, 1:].flip(1), (2, 2, 2, 2))))
+
+
+class Waves(nn.Module):
+    """All of it in one dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = lehr.Conv1d(2, 6, 5, padding=2, padding_mode="circular", quantizer=hard())
+        self.norm, self.step = nn.BatchNorm1d(6), hard()
+        self.up = lehr.ConvTranspose1d(6, 8, 4, 3, 2, groups=2, bias=True, quantizer=hard(scale=0.5))
+        self.norm_2, self.step_2 = nn.BatchNorm1d(8), hard()
+        self.last = lehr.Conv1d(14, 4, 3, dilation=2, bias=False, quantizer=hard())
+        self.pad, self.twice = nn.ConstantPad1d((3, 1), 0.0), nn.Upsample(scale_factor=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.step(self.norm(self.first(x.float() * 0.25 - 3)))
+        y = self.step_2(self.norm_2(self.up(x[:, :, ::2])))
+        y = torch.cat([y[..., : x.size(2)], x], dim=1)
+        y = self.last(self.pad(y).roll(1, 2))
+        return torch.cat([self.twice(y), torch.stack([y, y], 2).flatten(2)], 2).transpose(1, 2)
+
+
 EXACT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "vgg": (vgg, (3, 9, 7)),
     "pool after norm": (pool_after_norm, (2, 9, 7)),
@@ -341,6 +408,9 @@ EXACT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "one dimension": (OneDimension, (2, 60)),
     "paper's vgg": (paper_vgg, (3, 8, 8)),
     "resnet": (small_resnet, (3, 8, 8)),
+    "shuffled": (Shuffled, (2, 9, 8)),
+    "waves": (Waves, (2, 20)),
+    "u-net": (UNet, (2, 8, 12)),
 }
 OTHER_INPUTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], torch.dtype]] = {
     "motion": (Motion, (3, 37), torch.float32),

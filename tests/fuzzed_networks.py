@@ -18,6 +18,7 @@ from lehr.deploy.operations import (
     Add,
     Affine,
     Clip,
+    Concat,
     Conv,
     Flatten,
     Floats,
@@ -29,7 +30,9 @@ from lehr.deploy.operations import (
     Round,
     SumPool,
     Table,
+    Take,
     Threshold,
+    Value,
     Weights,
 )
 
@@ -128,7 +131,7 @@ def _operation(random: np.random.Generator, net: IntegerNet) -> Operation:
             return random.normal(size=size).astype(np.float32)
         return Weights(random.integers(0, len(levels), size, dtype=np.uint8), levels)
 
-    match random.integers(10):
+    match random.integers(12):
         case 0 | 1:
             groups = int(random.choice([g for g in range(1, channels + 1) if channels % g == 0]))
             outs = groups * int(random.integers(1, 20))
@@ -166,10 +169,30 @@ def _operation(random: np.random.Generator, net: IntegerNet) -> Operation:
             if value.shape[1:] != (1, 1):
                 return Flatten(own, source)
             return Linear(own, source, weight(int(random.integers(1, 40)), channels))
+        case 9:
+            parts = random.choice([o.name for o in net.operations], random.integers(0, 3)).tolist()
+            parts.insert(int(random.integers(0, len(parts) + 1)), source)
+            return Concat(own, tuple(parts))
+        case 10:
+            return _take(random, own, source, value)
         case _:
             if value.kind == "float" and random.random() < 0.5:
                 return Clip(own, source, float(random.integers(-9, 0)), float(random.choice([0, 6, math.inf])))
             return Affine(own, source, random.normal(size=channels), random.normal(size=channels))
+
+
+def _take(random: np.random.Generator, own: str, source: str, value: Value) -> Take:
+    """Slices, shuffles, enlargements and padding of each dimension; sometimes dimensions change places."""
+    _, rows, columns = value.shape
+    offsets = []
+    for size, apart in zip(value.shape, (rows * columns, columns, 1), strict=True):
+        taken = random.integers(-1 if random.random() < 0.3 else 0, size, random.integers(1, 2 * size + 2))
+        if random.random() < 0.5:
+            taken = np.arange(size)[random.integers(0, size) :: random.integers(1, 3)]
+        offsets.append(np.where(taken < 0, -1, taken * apart))
+    if random.random() < 0.3:
+        offsets = [offsets[axis] for axis in random.permutation(3)]
+    return Take(own, source, *offsets, fill=float(random.integers(-300, 300)))
 
 
 def damaged(random: np.random.Generator, net: IntegerNet) -> bytes:

@@ -91,6 +91,7 @@ def test_no_backend_knows_another_and_operations_know_nothing():
         "conversion",
         "walk",
         "layer_converters",
+        "move_converters",
         "pool_converters",
         "converters",
         "freeze",

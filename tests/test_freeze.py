@@ -58,8 +58,9 @@ def test_every_activation_of_an_exact_network_is_at_the_level_it_has_in_torch(na
         if isinstance(operation, operations.Threshold | operations.Requantize):
             is_even = isinstance(operation, operations.Requantize)
             levels = torch.tensor(range(operation.low, operation.high + 1) if is_even else operation.levels)
-            actual = torch.searchsorted(levels, values[operation.name].contiguous())
-            assert torch.equal(actual.flatten(1), expected[operation.name].flatten(1)), operation.name
+            path = operation.name.removesuffix(".cut")  # before a move, whose result has the quantizer's name
+            actual = torch.searchsorted(levels, values[path].contiguous())
+            assert torch.equal(actual.flatten(1), expected[path].flatten(1)), path
             assert len(actual.unique()) > 1, "a test that sees one level sees nothing"
             compared += 1
     assert compared >= 1
@@ -302,29 +303,34 @@ REFUSED = {
     "group norm": (Calls(nn.GroupNorm(2, 4)), "^call .GroupNorm.: .*mean and variance of each image.*use BatchNorm"),
     "layer norm": (Calls(lambda x: F.layer_norm(x, (8,))), "^layer_norm: .*of each image.*use BatchNorm"),
     "attention": (Calls(lambda x: torch.matmul(x, x)), "^matmul: attention multiplies values"),
-    "upsampling": (Calls(nn.Upsample(scale_factor=2)), "^call .Upsample.: it makes images larger"),
-    "permute": (Calls(lambda x: x.permute(0, 2, 3, 1)), "^permute: it moves values to other dimensions"),
+    "bilinear": (Calls(nn.Upsample(scale_factor=2, mode="bilinear")), '^call .Upsample.: .*one place.*"nearest"'),
+    "five dimensions": (
+        Calls(lambda x: x.view(2, 2, 2, 8, 8).relu()),
+        r"^view: it gives shape .2, 2, 8, 8. .*three dim",
+    ),
+    "places": (
+        Calls(lambda x: x.flatten(1).roll(1, 1).view(2, 4, 8, 8)),
+        "^view: .*no whole channels, rows or columns",
+    ),
+    "constant": (Calls(lambda x: torch.cat([x, torch.zeros(2, 1, 8, 8)], 1)), "^cat: .*not depend on the input"),
+    "joined images": (Calls(lambda x: torch.cat([x, x])), "^cat: it joins images"),
     "indices": (Calls(nn.MaxPool2d(2, return_indices=True)), "^call .MaxPool2d.: it gives a tuple, no tensor"),
     "slope": (Calls(nn.LeakyReLU(-0.5)), "^call .LeakyReLU.: it falls below 0.*slope"),
     "own relu": (Calls(OwnReLU()), r"^call .OwnReLU.: a ReLU with a forward of its own.*converters=.OwnReLU"),
     "softmax": (Calls(lambda x: x.flatten(1).softmax(1)), "^softmax: .*probabilities.*whoever reads the logits"),
-    "cat": (Calls(lambda x: torch.cat([x, x + 1], 1)), "^cat: .*side by side.*add them"),
     "square": (Calls(lambda x: x * x), "^mul: it uses a value twice"),
-    "chunk": (Calls(lambda x: x.chunk(2, 1)[0]), "^chunk: .*into parts.*one layer for each"),
     "value": (Calls(lambda x: x + x.max().item()), "^max_1: lehr has no converter for torch.Tensor.max"),
     "batch": (Calls(lambda x: x.flatten(0, 1)), "^flatten: .*mixes images"),
     "per pixel": (Calls(lambda x: x + torch.rand(8)), "^add: .*each channel by itself"),
     "in place": (Calls(in_place), "^relu: .*in place a value that is read again"),
     "uneven pool": (Calls(lambda x: F.adaptive_avg_pool2d(x, 3)), "not all of one size.*divide evenly"),
     "mean": (Calls(lambda x: F.max_pool2d(x, 2).mean(1)), r"^mean: it averages over dimensions .1,."),
-    "ceil": (Calls(lambda x: F.max_pool2d(x, 3, ceil_mode=True)), "^max_pool2d: .*ceil_mode=False"),
+    "ceil": (Calls(lambda x: F.avg_pool2d(x, 3, ceil_mode=True)), "^avg_pool2d: .*ceil_mode=False"),
     "dilated pool": (Calls(nn.MaxPool2d(2, dilation=2)), "call .MaxPool2d.: its dilation is 2"),
     "border": (Calls(nn.AvgPool2d(3, 1, 1, count_include_pad=False)), "call .AvgPool2d.*count_include_pad=True"),
     "dropout": (Calls(lambda x: F.dropout(x, 0.5)), "^dropout: .*training=self.training"),
     "broadcast": (Calls(lambda x: x + F.max_pool2d(x, 8)), "^add: .*shapes .4, 8, 8. and .4, 1, 1."),
     "no output": (Calls(lambda x: (x, 3)), "must give a tensor .*its output1 is none"),
-    "transposed": (Calls(nn.ConvTranspose2d(4, 4, 3)), "call .ConvTranspose2d."),
-    "padding": (nn.Sequential(Input(2), conv(2, 4, padding_mode="circular")), "1 .Conv2d.*'circular'.*padding_mode"),
     "nested": (nn.Sequential(nn.Sequential(Calls(torch.tanh))), "^0.0.tanh: "),
     "nan": (nn.Sequential(Input(2), nan_weight()), r"^1: its weight holds NaN"),
     "floor": (Calls(lambda x: torch.div(x, 2, rounding_mode="floor")), "^div: .*rounds what it divides"),
@@ -359,7 +365,6 @@ def test_a_statistic_that_is_no_number_is_named():
         lambda x: (x - x.mean((1, 2, 3), keepdim=True)) / (1 + x.std((1, 2, 3), keepdim=True)),
         lambda x: x - x.amin((2, 3), keepdim=True),
         lambda x: x - x.mean(1, keepdim=True),
-        lambda x: x.flip(1),
         lambda x: x.flip(0),
         lambda x: x - x.mean(),
     ],
@@ -370,7 +375,7 @@ def test_what_looks_at_more_than_a_pixel_before_the_first_layer_is_refused(front
             return front(x.float())
 
     model = nn.Sequential(Front(), conv(3, 4)).eval()
-    with pytest.raises(FreezeError, match="each pixel alone|averages over|moves values"):
+    with pytest.raises(FreezeError, match="each pixel alone|averages over|mixes images"):
         freeze(model, torch.zeros(2, 3, *size, dtype=torch.uint8))
 
 
@@ -403,8 +408,16 @@ def test_dimensions_may_be_called_axes():
     torch.testing.assert_close(net.run(IMAGES), model(IMAGES).detach())
 
 
-def test_channel_scales_before_a_dense_layer_run_in_float_with_a_warning():
+def test_channel_scales_before_a_dense_layer_are_brought_to_a_common_unit():
     model = nn.Sequential(Input(2), conv(2, 4), hard(scale=networks.dyadic(4, 3)), conv(4, 4)).eval()
+    net = freeze(model, IMAGES)
+    assert net.exact
+    assert torch.equal(net.run(IMAGES), model(IMAGES))
+
+
+def test_channel_scales_without_a_common_unit_run_in_float_with_a_warning():
+    scale = torch.tensor([1.0, 1.37, 0.71, 2.0]).reshape(-1, 1, 1)
+    model = nn.Sequential(Input(2), conv(2, 4), hard(scale=scale), conv(4, 4)).eval()
     with pytest.warns(FloatWarning, match="3: its input is float.*with one scale"):
         freeze(model, IMAGES)
 
@@ -464,7 +477,7 @@ def test_what_can_never_be_converted_is_named_before_what_stands_in_its_way():
             x = F.max_pool2d(self.layer(self.input(x)), (8, 1)).squeeze(2).view(-1, 2, 16)
             return self.head(self.lstm(x)[0].mean(1))
 
-    with pytest.raises(FreezeError, match="^permute"):
+    with pytest.raises(FreezeError, match="^lstm"):
         freeze(Recurrent().eval(), IMAGES)
     model = Squeezed().eval()
     model.lstm = nn.LSTM(16, 8)

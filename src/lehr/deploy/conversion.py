@@ -94,8 +94,8 @@ class Call:
         """A name for an operation that stands for this call."""
         return self.growing.free_name(self.path + (f".{suffix}" if suffix else ""))
 
-    def emit(self, operation: Operation) -> None:
-        """Append the operation whose result has the shape that torch's has.
+    def emit(self, operation: Operation, *, is_last: bool = True) -> None:
+        """Append an operation; the last one of a call has a result of the shape that torch's has.
 
         FreezeError if its sums could leave int32, or its shape is another.
         """
@@ -107,7 +107,7 @@ class Call:
                 str(error).removeprefix(f"{operation.name}: "),
                 "use fewer bits for weights or activations",
             ) from error
-        if as_shape(self.shape[1:]) != value.shape:
+        if is_last and as_shape(self.shape[1:]) != value.shape:
             raise self.error(
                 "rounded up size",
                 f"torch gives shape {tuple(self.shape[1:])} for an image where windows give {value.shape}",
@@ -154,6 +154,17 @@ class Refusal:
     def __call__(self, call: Call) -> Traced:
         """Raise the error."""
         raise call.error(self.title, self.why, self.advice)
+
+
+@dataclass(frozen=True)
+class Moving:
+    """A converter that takes tensors whose moves have still to be made, and may give several (moves.py)."""
+
+    converter: Callable[[Call], Any]
+
+    def __call__(self, call: Call) -> Any:
+        """Convert."""
+        return self.converter(call)
 
 
 @dataclass(frozen=True)

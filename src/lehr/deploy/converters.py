@@ -9,6 +9,8 @@
     AvgPool, mean           a sum; the division is a function
     +                       integers if both sides have a common unit, else floats
     *                       integers, of values of one shape or with a gate for each channel
+    cat                     channels behind each other, each with the functions it had
+    x[:, :3], view, pad     moves, which wait and become one Take
 
 A key is a module class, which stands for its subclasses too unless they have a `forward` of their own, or a function:
 `torch.flatten`, `operator.add`; a method of tensors is `torch.Tensor.flatten`. A value is a function of a `Call`
@@ -23,7 +25,6 @@ A key is a module class, which stands for its subclasses too unless they have a 
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,19 +35,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lehr.deploy import fold
-from lehr.deploy.conversion import AsModule, Call, Converter, Refusal
+from lehr.deploy.conversion import AsModule, Call, Converter, Moving, Refusal
 from lehr.deploy.fold import Function
 from lehr.deploy.growing import Traced
-from lehr.deploy.layer_converters import layer, quantizer
-from lehr.deploy.operations import Add, Flatten, Multiply, Round, as_shape
+from lehr.deploy.layer_converters import layer, quantizer, transposed
+from lehr.deploy.move_converters import item, join, move, same
+from lehr.deploy.operations import Add, Multiply, Round
 from lehr.deploy.pool_converters import average_pool, max_pool, mean
 from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Linear
 from lehr.models.signal_input import SignalInput
-
-
-def nothing(call: Call) -> Traced:
-    """Dropout in eval mode, and what else changes no value."""
-    return call.inputs[0]
+from lehr.transposed import ConvTranspose1d, ConvTranspose2d
 
 
 def signal_input(call: Call) -> Traced:
@@ -192,27 +190,6 @@ def _line(call: Call, x: Traced) -> Traced:
     return call.then(x, [Function(run, (one - zero, zero))])
 
 
-def reshape(call: Call) -> Traced:
-    """Flatten all of an image, or let dimensions of one pixel come or go."""
-    (x,), after = call.inputs, call.shape
-    before = call.value(x).shape
-    if after[0] != len(call.graph.example) or math.prod(after[1:]) != math.prod(before):
-        raise call.error(
-            "images mixed", f"it mixes images: it gives shape {tuple(after)}", "flatten from dimension 1, x.flatten(1)"
-        )
-    if len(after) <= 4 and as_shape(after[1:]) == before:
-        return replace(x, rank=len(after))
-    if len(after) != 2:
-        raise call.error(
-            "dimensions rearranged",
-            f"it gives shape {tuple(after[1:])} for an image, from {before}",
-            "flatten all dimensions from 1 on, or leave them as they are",
-        )
-    name = call.name()
-    call.emit(Flatten(name, x.name))
-    return Traced(name, 2, tuple(function.flattened(before[1] * before[2]) for function in x.functions), x.rounded)
-
-
 _PER_IMAGE = Refusal(
     "statistics of each image",
     "it normalises with the mean and variance of each image, which integers would have to compute as floats",
@@ -238,30 +215,27 @@ _NOT_MONOTONE = Refusal(
     "it falls and rises again, so no thresholds do what it does",
     "let quantize_(model, replace=[...]) put a lehr.Quantizer in its place, or use ReLU",
 )
-_JOINED = Refusal(
-    "values joined otherwise",
-    "it joins values of the network by putting them side by side",
-    "add them, as residual networks do",
-)
-_CUT = Refusal(
-    "value cut into parts",
-    "it cuts a value into parts",
-    "use one layer for each part instead: a convolution has as many outputs as you ask for",
-)
-_ENLARGED = Refusal(
-    "image enlarged",
-    "it makes images larger, for which integer networks have no operation",
-    "freeze the part that makes images smaller, and enlarge outside",
-)
 _THREE_DIMENSIONS = Refusal(
     "three dimensions", "it works in three dimensions, and integer networks have rows and columns", "use two dimensions"
 )
-_MOVED = Refusal(
-    "dimensions rearranged", "it moves values to other dimensions or places", "give the network its input in that order"
+# Whatever takes one tensor and moves its values: what it moves where is found by running it.
+MOVES: tuple[type[nn.Module] | Callable[..., Any], ...] = (
+    *(nn.Flatten, nn.Unflatten, torch.flatten, torch.unflatten, torch.reshape, torch.squeeze, torch.unsqueeze),
+    *(Tensor.flatten, Tensor.unflatten, Tensor.reshape, Tensor.squeeze, Tensor.unsqueeze, Tensor.view),
+    *(torch.permute, torch.transpose, torch.swapaxes, torch.movedim, torch.flip, torch.roll),
+    *(Tensor.permute, Tensor.transpose, Tensor.swapaxes, Tensor.movedim, Tensor.flip, Tensor.roll),
+    *(torch.chunk, torch.split, torch.unbind, torch.narrow, torch.select, torch.index_select, torch.tensor_split),
+    *(Tensor.chunk, Tensor.split, Tensor.unbind, Tensor.narrow, Tensor.select, Tensor.index_select),
+    *(Tensor.tensor_split, Tensor.repeat, Tensor.expand, Tensor.repeat_interleave, torch.repeat_interleave, torch.tile),
+    *(nn.Upsample, nn.UpsamplingNearest2d, F.interpolate, F.upsample, F.pad),
+    *(nn.ChannelShuffle, nn.PixelShuffle, F.pixel_shuffle, nn.PixelUnshuffle, F.pixel_unshuffle),
+    *(nn.ZeroPad1d, nn.ZeroPad2d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ReplicationPad1d, nn.ReplicationPad2d),
+    *(nn.ReflectionPad1d, nn.ReflectionPad2d, nn.CircularPad1d, nn.CircularPad2d),
 )
 
 CONVERTERS: dict[type[nn.Module] | Callable[..., Any], Converter] = {
     **dict.fromkeys((Linear, Conv1d, Conv2d, nn.Linear, nn.Conv1d, nn.Conv2d), layer),
+    **dict.fromkeys((ConvTranspose1d, ConvTranspose2d, nn.ConvTranspose1d, nn.ConvTranspose2d), transposed),
     AbstractQuantizer: quantizer,
     SignalInput: signal_input,
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm), batch_norm),
@@ -278,8 +252,9 @@ CONVERTERS: dict[type[nn.Module] | Callable[..., Any], Converter] = {
     **dict.fromkeys((operator.mul, operator.imul, torch.mul, Tensor.mul, Tensor.mul_), multiply),
     **dict.fromkeys((operator.neg, torch.neg, Tensor.neg), affine),
     **dict.fromkeys((operator.truediv, operator.itruediv, torch.div, Tensor.div, Tensor.div_), divide),
-    **dict.fromkeys((nn.Flatten, torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze), reshape),
-    **dict.fromkeys((Tensor.flatten, Tensor.view, Tensor.reshape, Tensor.squeeze, Tensor.unsqueeze), reshape),
+    **dict.fromkeys((torch.cat, torch.concat, torch.concatenate, torch.stack), Moving(join)),
+    operator.getitem: Moving(item),
+    **dict.fromkeys(MOVES, Moving(move)),
     **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d), max_pool),
     **dict.fromkeys((nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d), average_pool),
     F.max_pool1d: AsModule(nn.MaxPool1d, max_pool),
@@ -291,9 +266,9 @@ CONVERTERS: dict[type[nn.Module] | Callable[..., Any], Converter] = {
     F.adaptive_avg_pool1d: AsModule(nn.AdaptiveAvgPool1d, average_pool),
     F.adaptive_avg_pool2d: AsModule(nn.AdaptiveAvgPool2d, average_pool),
     **dict.fromkeys((torch.mean, Tensor.mean), mean),
-    **dict.fromkeys((nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout), nothing),
-    F.dropout: AsModule(nn.Dropout, nothing),
-    **dict.fromkeys((Tensor.contiguous, Tensor.float, Tensor.clone, Tensor.detach), nothing),
+    **dict.fromkeys((nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout), Moving(same)),
+    F.dropout: AsModule(nn.Dropout, same),
+    **dict.fromkeys((Tensor.contiguous, Tensor.float, Tensor.clone, Tensor.detach), Moving(same)),
     # What cannot be converted, with the reason.
     **dict.fromkeys((nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm), _PER_IMAGE),
     **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, F.group_norm, F.layer_norm, F.instance_norm), _PER_IMAGE),
@@ -304,12 +279,5 @@ CONVERTERS: dict[type[nn.Module] | Callable[..., Any], Converter] = {
     **dict.fromkeys((nn.Softmax, nn.LogSoftmax, F.softmax, F.log_softmax), _PROBABILITIES),
     **dict.fromkeys((torch.softmax, torch.log_softmax, Tensor.softmax, Tensor.log_softmax), _PROBABILITIES),
     **dict.fromkeys((nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, F.gelu, F.silu, F.mish, F.hardswish), _NOT_MONOTONE),
-    **dict.fromkeys((torch.cat, torch.concat, torch.stack), _JOINED),
-    **dict.fromkeys((torch.chunk, torch.split, torch.unbind, Tensor.chunk, Tensor.split, Tensor.unbind), _CUT),
-    **dict.fromkeys((operator.getitem, torch.narrow, Tensor.narrow), _CUT),
-    **dict.fromkeys((nn.Upsample, F.interpolate, nn.ConvTranspose1d, nn.ConvTranspose2d), _ENLARGED),
-    **dict.fromkeys((nn.PixelShuffle, F.pixel_shuffle), _ENLARGED),
     **dict.fromkeys((nn.Conv3d, nn.BatchNorm3d, nn.MaxPool3d, nn.AvgPool3d, nn.AdaptiveAvgPool3d), _THREE_DIMENSIONS),
-    **dict.fromkeys((torch.permute, torch.transpose, torch.flip, torch.roll), _MOVED),
-    **dict.fromkeys((Tensor.permute, Tensor.transpose, Tensor.flip, Tensor.roll), _MOVED),
 }

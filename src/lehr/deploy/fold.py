@@ -52,20 +52,61 @@ class Function:
         """Whether it is a product with a power of two, which never rounds."""
         return self.affine is not None and is_power_of_two(self.affine[0]) and not bool(self.affine[1].any())
 
-    def flattened(self, size: int) -> Function:
-        """The same function after each channel has become `size` features."""
+    @property
+    def is_uniform(self) -> bool:
+        """Whether it is known to be the same function in all channels."""
+        if self.affine is None:
+            return self.clip is not None
+        return self.terms is None and all(bool((numbers == numbers[0]).all()) for numbers in self.affine)
+
+    def taken(self, channels: Tensor) -> Function:
+        """The same functions of other channels: of channel i, what it was of channels[i]."""
+        ranked, order = channels.sort(stable=True)
+        again = torch.empty_like(channels)  # how often a channel was taken before
+        again[order] = torch.arange(len(channels)) - torch.searchsorted(ranked, ranked)
+        depth = int(again.max()) + 1
+        count = int(channels.max()) + 1 if self.affine is None else len(self.affine[0])
 
         def call(x: Tensor) -> Tensor:
-            parts = x.reshape(len(x), -1, size).transpose(1, 2)  # (n, size, channel)
-            y = self.call(parts.reshape(-1, parts.shape[-1]))
-            return y.reshape(parts.shape).transpose(1, 2).reshape(x.shape)
+            rows = x.new_zeros(len(x), depth, count)
+            rows[:, again, channels] = x
+            y = self.call(rows.reshape(-1, count)).reshape(rows.shape)
+            return y[:, again, channels]
 
         affine = None
         if self.affine is not None:
-            scale, shift = (a.repeat_interleave(size) for a in self.affine)
+            scale, shift = (numbers[channels] for numbers in self.affine)
             affine = (scale, shift)
-        terms = None if self.terms is None else self.terms.repeat_interleave(size)
-        return replace(self, call=call, affine=affine, terms=terms)
+        return replace(self, call=call, affine=affine, terms=None if self.terms is None else self.terms[channels])
+
+
+def joined(functions: Sequence[Sequence[Function]], sizes: Sequence[int]) -> tuple[Function, ...]:
+    """Functions of values whose channels are put behind each other: all affine, of so many channels each."""
+    longest = max(len(chain) for chain in functions)
+    padded = [
+        [*chain, *(_identity(size) for _ in range(longest - len(chain)))]
+        for chain, size in zip(functions, sizes, strict=True)
+    ]
+    return tuple(_side_by_side(each, sizes) for each in zip(*padded, strict=True))
+
+
+def _side_by_side(functions: Sequence[Function], sizes: Sequence[int]) -> Function:
+    def call(x: Tensor) -> Tensor:
+        parts = zip(functions, x.split(list(sizes), 1), strict=True)
+        return torch.cat([function.call(part) for function, part in parts], 1)
+
+    affines = [function.affine for function in functions if function.affine is not None]
+    scale, shift = (torch.cat([affine[i] for affine in affines]) for i in (0, 1))
+    terms = None
+    if any(function.terms is not None for function in functions):
+        zeros = (torch.zeros(size, dtype=torch.float64) for size in sizes)
+        terms = torch.cat([z if f.terms is None else f.terms for f, z in zip(functions, zeros, strict=True)])
+    return Function(call, (scale, shift), terms=terms)
+
+
+def _identity(channels: int) -> Function:
+    ones = torch.ones(channels, dtype=torch.float64)
+    return Function(torch.clone, (ones, torch.zeros_like(ones)))
 
 
 def scaled(scale: Tensor, shift: Tensor) -> tuple[Function, ...]:

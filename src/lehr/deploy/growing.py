@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from lehr.deploy import fold
 from lehr.deploy.fold import Function
@@ -19,16 +20,33 @@ from lehr.deploy.operations import Affine, Clip, Operation, Value
 
 
 @dataclass(frozen=True, eq=False)
+class Move:
+    """Values at other places of an image (moves.py).
+
+    Args:
+        places: For each place of torch's result for one image, the place of the flat value; -1 where `fill` stands.
+        fill: What torch fills up with.
+        path: Where in the model that happens.
+    """
+
+    places: Tensor  # int64, in torch's shape
+    fill: float = 0.0
+    path: str = ""
+
+
+@dataclass(frozen=True, eq=False)
 class Traced:
     """A tensor of the torch network: `functions` of the integer network's value `name`, in torch's `rank`.
 
-    `rounded` says why torch's own numbers may differ from that in the last bits, if they may.
+    `rounded` says why torch's own numbers may differ from that in the last bits, if they may. `move` is what still has
+    to be moved, after the functions; converters other than those of moves get tensors without.
     """
 
     name: str
     rank: int
     functions: tuple[Function, ...] = ()
     rounded: str = ""
+    move: Move | None = None
 
     @property
     def why_inexact(self) -> str:
@@ -60,6 +78,10 @@ class Growing:
         self.operations.append(operation)
         self.values[operation.name] = value
         return value
+
+    def made_by(self, name: str) -> Operation:
+        """The operation whose result a value is."""
+        return next(operation for operation in self.operations if operation.name == name)
 
     def free_name(self, name: str) -> str:
         """The name, or one like it that no value has."""

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lehr.deploy import even_steps, fold
 from lehr.deploy.conversion import Call
 from lehr.deploy.freeze_errors import FloatWarning
 from lehr.deploy.growing import Traced
-from lehr.deploy.operations import Conv, Linear, Requantize, Threshold, Value, Weights
+from lehr.deploy.interlace import between, interlaced
+from lehr.deploy.moves import moved, separated
+from lehr.deploy.moves import padding as zeros_around
+from lehr.deploy.operations import Conv, Linear, Pair, Requantize, Take, Threshold, Value, Weights, as_shape
 from lehr.deploy.trace import pair
-from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, QuantizedWeight
-from lehr.layers import Linear as QuantizedLinear
+from lehr.layers import AbstractQuantizer, QuantizedWeight
 
 _MANY_LEVELS = 16  # up to here thresholds are few enough for the fast routines to compare with each
 _MOST_LOOKED_AT = 2**12  # values of a small range are looked at one by one
@@ -29,21 +33,51 @@ _MOST_LOOKED_AT = 2**12  # values of a small range are looked at one by one
 
 def layer(call: Call) -> Traced:
     """A convolution or matrix product, of integers if it can be."""
-    (x,), module = call.inputs, call.module
+    module = call.module
     assert isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d)
     is_conv = isinstance(module, nn.Conv1d | nn.Conv2d)
-    if not is_conv and x.rank != 2:
-        raise call.error("linear layer of images", f"its input has {x.rank} dimensions", "flatten it first")
     groups = module.groups if is_conv else 1
+    x, weight, functions = _product(call, module, groups)
+    name = call.name()
+    if is_conv:
+        x, padding = _padded(call, x, module)
+        call.emit(Conv(name, x.name, weight, pair(module.stride, 1), padding, pair(module.dilation, 1), groups))
+    else:
+        call.emit(Linear(name, x.name, weight))
+    return Traced(name, x.rank, functions)
+
+
+def transposed(call: Call) -> Traced:
+    """A transposed convolution: a convolution with an output for each place between two inputs, put between them."""
+    module = call.module
+    assert isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d)
+    x, weight, functions = _product(call, module, module.groups)
+    values = weight.values if isinstance(weight, Weights) else weight
+    geometry = pair(module.stride, 1), pair(module.padding, 0), pair(module.dilation, 1)  # pyright: ignore[reportArgumentType]
+    phases = between(values, geometry[0], geometry[2])
+    weight = Weights.of(phases) if isinstance(weight, Weights) else phases
+    name = call.name()
+    around = phases.shape[2] - 1, phases.shape[3] - 1
+    call.emit(Conv(name, x.name, weight, padding=around, groups=module.groups), is_last=False)
+    found = call.growing.values[name].shape
+    offsets = interlaced(found, as_shape(call.shape[1:]), geometry[0], geometry[1])
+    call.emit(Take(call.name("placed"), name, *offsets))
+    return Traced(call.growing.operations[-1].name, x.rank, functions)
+
+
+def _product(
+    call: Call, module: nn.Module, groups: int
+) -> tuple[Traced, Weights | np.ndarray, tuple[fold.Function, ...]]:
+    """What the layer reads, integers if it can; its weights, (out, in / groups, ...); and the functions of its sums."""
+    (x,) = call.inputs
+    if isinstance(module, nn.Linear) and x.rank != 2:
+        raise call.error("linear layer of images", f"its input has {x.rank} dimensions", "flatten it first")
     if isinstance(module, QuantizedWeight) and "input_quantizer" in module._modules:
         of_input = module.get_submodule("input_quantizer")
         assert isinstance(of_input, AbstractQuantizer)
         x = _quantized(call, x, of_input, call.name("input_quantizer"))
     weight, scale = _weights(call, module)
-    out = len(scale)
-    linear = _linear(call, x, groups)
-    if linear is None:
-        x, linear = call.as_float(x), torch.ones(groups, dtype=torch.float64)
+    x, linear = _one_unit(call, x, groups)
     is_integer = isinstance(weight, Weights) and weight.is_integer and call.value(x).kind == "integer"
     if isinstance(weight, Weights) and not is_integer:
         what = f"levels {weight.levels[:4]} have no common unit" if not weight.is_integer else "input is float"
@@ -51,19 +85,13 @@ def layer(call: Call) -> Traced:
             f"{call.path}: its {what}, so this quantized layer runs in float; to run it as integers, quantize its "
             "input with one lehr.Quantizer, with one scale, and choose levels of one unit",
             FloatWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     if is_integer and x.why_inexact:
         call.note(f"it sums {x.why_inexact}")
-    name = call.name()
-    if is_conv:
-        stride, padding, dilation = _geometry(call, module)
-        call.emit(Conv(name, x.name, weight, stride, padding, dilation, groups))
-    else:
-        call.emit(Linear(name, x.name, weight))
-    bias = torch.zeros(out) if module.bias is None else module.bias
-    functions = fold.scaled(linear.repeat_interleave(out // groups) * scale, bias.double())
-    return Traced(name, x.rank, functions)
+    bias = torch.zeros(len(scale)) if module.bias is None else module.bias
+    assert isinstance(bias, Tensor)
+    return x, weight, fold.scaled(linear.repeat_interleave(len(scale) // groups) * scale, bias.double())
 
 
 def quantizer(call: Call) -> Traced:
@@ -121,7 +149,14 @@ def _quantized(call: Call, x: Traced, module: AbstractQuantizer, name: str) -> T
             call.note(f"in {close} of {channels} channels BatchNorm puts a sum within rounding of a threshold")
     elif any(function.terms is not None for function in x.functions) or x.rounded:
         call.note("it compares floats that BatchNorm has rounded with its thresholds")
-    call.growing.emit(_step(name, x.name, thresholds, directions, levels, value))
+    before = call.growing.made_by(x.name)
+    read_by = _read_by(call, before) if isinstance(before, Take) else None
+    if isinstance(before, Take) and read_by is not None:  # cut first, where sums need not stay in memory
+        cut = call.growing.free_name(f"{name}.cut")
+        call.growing.emit(_step(cut, before.source, thresholds[read_by], directions[read_by], levels, value))
+        call.growing.emit(replace(before, name=name, source=cut))
+    else:
+        call.growing.emit(_step(name, x.name, thresholds, directions, levels, value))
     scale = scale[0].double() * unit
     return Traced(name, x.rank, fold.scaled(scale, torch.zeros_like(scale)))
 
@@ -146,31 +181,57 @@ def _step(
     return Threshold(name, source, thresholds, directions, tuple(levels.tolist()))
 
 
-def _geometry(call: Call, module: nn.Conv1d | nn.Conv2d) -> tuple[tuple[int, int], ...]:
-    """Stride, padding and dilation."""
-    if module.padding_mode != "zeros" and any(module._reversed_padding_repeated_twice):
-        raise call.error(
-            "padding with something else than zeros",
-            f"it pads with {module.padding_mode!r}",
-            "use padding_mode='zeros'",
-        )
+def _read_by(call: Call, move: Take) -> np.ndarray | None:
+    """For each channel of a convolution's sums, the one channel of the result of a move that reads it; else None."""
+    source = call.growing.values[move.source]
+    if move.is_filled or not isinstance(call.growing.made_by(move.source), Conv):
+        return None
+    places = move.places()
+    readers = np.broadcast_to(np.arange(len(places))[:, None, None], places.shape)
+    pairs = np.unique(
+        np.stack([places // (source.shape[1] * source.shape[2]), readers], axis=-1).reshape(-1, 2), axis=0
+    )
+    once = np.array_equal(pairs[:, 0], np.arange(source.shape[0]))
+    return pairs[:, 1] if once else None
+
+
+def _padded(call: Call, x: Traced, module: nn.Conv1d | nn.Conv2d) -> tuple[Traced, Pair]:
+    """What a convolution reads, and the zeros around it.
+
+    Padding before it, if it is of zeros, is the convolution's own; any that is not even on both sides, or not of zeros,
+    is an operation of its own.
+    """
     last, first = (module._reversed_padding_repeated_twice[i::2] for i in (0, 1))
-    if last != first:
-        raise call.error("uneven padding", "padding='same' pads one side more than the other", "use an odd kernel")
-    return pair(module.stride, 1), pair(first[::-1], 0), pair(module.dilation, 1)
+    mode = module.padding_mode
+    if last != first or (mode != "zeros" and any(last)):
+        shape = as_shape(call.graph.shape(call.sources[0])[1:])
+        around: list[int] = module._reversed_padding_repeated_twice
+        around = around if len(around) == 4 else [*around, 0, 0]
+        found = moved(lambda y: F.pad(y, around, "constant" if mode == "zeros" else mode), shape)
+        name = call.name("padded")
+        offsets = separated(found.places)
+        assert offsets is not None
+        call.emit(Take(name, x.name, *offsets), is_last=False)
+        return replace(x, name=name), (0, 0)
+    padding = pair(first[::-1], 0)
+    before = call.growing.made_by(x.name)
+    found = zeros_around(before, call.growing.values[before.source]) if isinstance(before, Take) else None
+    if isinstance(before, Take) and found is not None and all(a == b for a, b in found):
+        return replace(x, name=before.source), (padding[0] + found[0][0], padding[1] + found[1][0])
+    return x, padding
 
 
 def _weights(call: Call, module: nn.Module) -> tuple[Weights | np.ndarray, Tensor]:
-    """Weights without their scale, and the scale of each output channel, float64."""
+    """Weights without their scale, (out, in / groups, ...), and the scale of each output channel, float64."""
     weight: Tensor = module.weight  # pyright: ignore[reportAssignmentType]
-    ones = torch.ones(len(weight), dtype=torch.float64)
-    if isinstance(module, nn.Conv1d):
-        weight = weight[:, :, None]
-    if not isinstance(module, QuantizedLinear | Conv1d | Conv2d):
-        return weight.numpy(), ones
+    if not isinstance(module, QuantizedWeight):
+        values = _outputs_first(module, weight)
+        return values.numpy(), torch.ones(len(values), dtype=torch.float64)
     quantizer = module.quantizer
     scale = torch.ones(()) if quantizer.scale is None else quantizer.scale
-    if scale.numel() > 1 and scale.shape != (len(scale), *[1] * (module.weight.ndim - 1)):
+    one_each = [1] * weight.ndim
+    one_each[module.outputs_at] = weight.shape[module.outputs_at]
+    if scale.numel() > 1 and list(scale.shape) != one_each:
         raise call.error(
             "scale of another shape",
             f"its weights have scales of shape {tuple(scale.shape)}",
@@ -186,9 +247,9 @@ def _weights(call: Call, module: nn.Module) -> tuple[Weights | np.ndarray, Tenso
             f"its weight {values[wrong][0].item():g} is at none of its levels, {quantizer.levels} times the scale",
             "see that its weights are finite, and that its quantizer gives its scale times its levels in eval mode",
         )
-    scale = scale.double().reshape(-1) * ones
+    codes = _outputs_first(module, codes).numpy()
+    scale = scale.double().reshape(-1).repeat(len(codes) // scale.numel())
     found = fold.common_unit(levels.numpy(), limit=128)
-    codes = codes.reshape(weight.shape).numpy()
     if found is None or found[1].max() > 127:
         return Weights(codes, tuple(levels.tolist())), scale
     unit, integers = found
@@ -197,10 +258,32 @@ def _weights(call: Call, module: nn.Module) -> tuple[Weights | np.ndarray, Tenso
     return Weights(codes, tuple(integers.tolist())), scale * unit
 
 
-def _linear(call: Call, x: Traced, groups: int) -> Tensor | None:
-    """The scale of each group of channels, if torch's tensor is that times the value; else None."""
+def _outputs_first(module: nn.Module, weight: Tensor) -> Tensor:
+    """(out, in / groups, row, column) of a convolution's weights; (out, in) of a linear layer's."""
+    if isinstance(module, nn.Conv1d | nn.ConvTranspose1d):
+        weight = weight[:, :, None]
+    if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d):
+        inputs, outputs, *kernel = weight.shape
+        groups = weight.reshape(module.groups, inputs // module.groups, outputs, *kernel)
+        weight = groups.transpose(1, 2).reshape(module.groups * outputs, -1, *kernel)
+    return weight
+
+
+def _one_unit(call: Call, x: Traced, groups: int) -> tuple[Traced, Tensor]:
+    """The tensor as multiples of one number in each group of channels, and these numbers; else as floats.
+
+    Channels of different scales, as concatenated branches have, are multiplied by integers up to 127.
+    """
     affine = fold.composed(x.functions, call.channels(x))
     if affine is None or bool(affine[1].any()):
-        return None
+        return call.as_float(x), torch.ones(groups, dtype=torch.float64)
     scales = affine[0].reshape(groups, -1)
-    return scales[:, 0] if bool((scales == scales[:, :1]).all()) else None
+    units = scales[:, :1] if bool((scales == scales[:, :1]).all()) else scales.amin(1, keepdim=True)
+    factors = scales / units
+    nearest = factors.round()
+    in_units = bool(((factors - nearest).abs() <= 2.0**-22 * factors).all() & (nearest <= 127).all())
+    if call.value(x).kind == "float" and bool((factors != 1).any()):
+        in_units = False
+    if not in_units or bool((scales <= 0).any() & (factors != 1).any()):
+        return call.as_float(x), torch.ones(groups, dtype=torch.float64)
+    return call.times(x, nearest.reshape(-1).long()), units[:, 0]

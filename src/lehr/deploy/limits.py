@@ -19,7 +19,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from lehr.deploy.integer_net import IntegerNet
-from lehr.deploy.operations import Conv, Linear, MaxPool, Operation, Requantize, SumPool, Threshold, Value, Weights
+from lehr.deploy.operations import (
+    Conv,
+    Linear,
+    MaxPool,
+    Operation,
+    Requantize,
+    SumPool,
+    Take,
+    Threshold,
+    Value,
+    Weights,
+)
 
 # Steps that parts of the work count as: measured, so that the slower backend does 1.4 thousand million a second or more
 # wherever no other limit is reached first.
@@ -31,6 +42,7 @@ _POOLED = 4  # for each number of a window, in which nothing is vectorised,
 _POOLED_ROW = 8  # for each row of it,
 _WINDOW = 32  # and for itself
 _REQUANTIZED = 3  # for a product of 64 bits, a sum and a shift
+_TAKEN = 4  # for each number that is looked up at another place
 _SEARCH = 8  # for a search among up to 255 thresholds
 
 
@@ -93,6 +105,8 @@ def _steps(operation: Operation, source: Value, value: Value) -> int:
             return value.size * _SEARCH
         case Requantize():
             return value.size * _REQUANTIZED
+        case Take():
+            return value.size * _TAKEN
         case MaxPool() | SumPool():
             high, wide = map(min, operation.kernel, source.shape[1:])
             return value.size * (_WINDOW + high * (_POOLED_ROW + _POOLED * wide))

@@ -9,6 +9,7 @@ float32 as they come, and `Round`, which makes integers of them. It usually goes
     Requantize          the same for many even levels: a product, a sum and a shift
     Add, Flatten        residual additions; (channel, row, column) order
     Multiply            a gate for each channel, as in squeeze-and-excite
+    Concat, Take        channels behind each other; slices, shuffles, upsampling, padding: values at other places
     Affine              logit = scale * s + shift, per class, in float32
 
 The kind of a value follows from its operation: a sum is an integer if weights and values are integers, and
@@ -26,7 +27,7 @@ from lehr.deploy.abstract import Operation
 from lehr.deploy.constants import Pair, short
 from lehr.deploy.input_operations import Floats, Round, Table
 from lehr.deploy.point_operations import Add, Affine, Clip, Multiply, Requantize, Threshold
-from lehr.deploy.shape_operations import Flatten
+from lehr.deploy.shape_operations import Concat, Flatten, Take
 from lehr.deploy.values import ALWAYS, NEVER, Shape, Value, Weights, as_shape
 from lehr.deploy.window_operations import Conv, Linear, MaxPool, SumPool
 
@@ -36,6 +37,7 @@ __all__ = [
     "Add",
     "Affine",
     "Clip",
+    "Concat",
     "Conv",
     "Flatten",
     "Floats",
@@ -49,6 +51,7 @@ __all__ = [
     "Shape",
     "SumPool",
     "Table",
+    "Take",
     "Threshold",
     "Value",
     "Weights",

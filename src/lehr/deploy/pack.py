@@ -5,7 +5,8 @@
                            "weight": {"shape": [128, 3, 3, 3], "levels": [-1, 0, 1]}}, ...]}
                         and "rounded": [...] where the network it was frozen from rounds its sums
                         version 2 has "input_dtype": "int8" or "float32", inputs of other ranks, and "outputs":
-                        [{"name": "mask", "value": "head", "shape": [2, 32, 32]}, ...]; it is written where it is needed
+                        [{"name": "mask", "value": "head", "shape": [2, 32, 32]}, ...]; version 3 has Requantize,
+                        Multiply, Concat, Take and factors of Add; a version is written where it is needed
     tensor "1.weight"  the weights' codes of operation 1, packed: three levels five to a byte (base 3, the first code is
                        the lowest digit), others in the fewest whole bits a code, lowest bit first; zeros fill up
     tensor "2.shift"   any other array, as it is; integers in the narrowest of int8, int16, int32
@@ -36,6 +37,7 @@ from lehr.deploy.operations import (
     Add,
     Affine,
     Clip,
+    Concat,
     Conv,
     Flatten,
     Floats,
@@ -47,6 +49,7 @@ from lehr.deploy.operations import (
     Round,
     SumPool,
     Table,
+    Take,
     Threshold,
     Weights,
 )
@@ -71,8 +74,11 @@ OPERATIONS: dict[str, type[Operation]] = {
         Flatten,
         Affine,
         Clip,
+        Concat,
+        Take,
     )
 }
+_SINCE_VERSION_3 = (Requantize, Multiply, Concat, Take)
 _DTYPES = {"U8": "u1", "I8": "<i1", "I16": "<i2", "I32": "<i4", "F32": "<f4"}
 # No size of an honest network comes near it, and no product of two of them leaves 64 bits.
 _LARGEST = 2**31 - 1
@@ -204,7 +210,7 @@ def packed_bytes(net: IntegerNet) -> bytes:
     rounds = any(isinstance(operation, Round) for operation in net.operations)
     if one_for_all or rounds or len(net.input_shape) < 3 or {"input_dtype", "outputs"} & set(description):
         description["version"] = 2
-    if any(isinstance(operation, Requantize | Multiply) or _has_factors(operation) for operation in net.operations):
+    if any(isinstance(operation, _SINCE_VERSION_3) or _has_factors(operation) for operation in net.operations):
         description["version"] = VERSION
     return to_bytes(tensors, {"lehr": json.dumps(description, separators=(",", ":"), allow_nan=False)})
 
@@ -361,6 +367,10 @@ def _integers(value: Any, place: str) -> tuple[int, ...]:
     return tuple(_integer(item, place) for item in _list(value, place))
 
 
+def _texts(value: Any, place: str) -> tuple[str, ...]:
+    return tuple(_text(item, place) for item in _list(value, place))
+
+
 def _sizes(value: Any, place: str) -> tuple[int, ...]:
     sizes = _integers(value, place)
     if any(size < 0 for size in sizes):
@@ -387,4 +397,5 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "float": _bound,
     "Pair": _sizes,
     "tuple[int, ...]": _integers,
+    "tuple[str, ...]": _texts,
 }

@@ -9,7 +9,7 @@ the operations themselves.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from lehr.deploy.operations import (
     Add,
     Affine,
     Clip,
+    Concat,
     Conv,
     Flatten,
     Floats,
@@ -33,6 +34,7 @@ from lehr.deploy.operations import (
     Shape,
     SumPool,
     Table,
+    Take,
     Threshold,
     Value,
 )
@@ -59,6 +61,8 @@ _KIND_OF: dict[type[Operation], Kind] = {
     Multiply: Kind.MULTIPLY,
     Affine: Kind.AFFINE,
     Clip: Kind.CLIP,
+    Concat: Kind.COPY,
+    Take: Kind.TAKE,
 }
 _MOST_MEMORY = 2**31 - 1
 
@@ -109,6 +113,7 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
     fused: set[str] = set()
     in_place: set[str] = set()  # floats that are rounded where the caller has them
     casts: dict[tuple[str, Shape], str] = {}  # integers that several layers read as floats
+    parts: dict[str, tuple[str, int]] = {}  # layers that make a part of a value, at so many bytes
     image = net.input
     absorbs = () if instruction_set == "reference" else (_absorb_pool, _absorb_threshold)
     for operation in net.operations:
@@ -124,6 +129,14 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
         if in_place.intersection(sources):
             sources = sources[1:]
         values = [net.values[name] for name in operation.sources] or [image]
+        if isinstance(operation, Concat):
+            for source, (layer, offset) in zip(
+                sources, _parts(operation, values, net.values[operation.name]), strict=True
+            ):
+                parts.update({layer.name: (operation.name, offset)} if offset else {})
+                layers.append(layer)
+                inputs.append((source,))
+            continue
         layer = _layer(operation, values, net.values[operation.name], instruction_set)
         sums = isinstance(operation, (Conv, Linear))
         if sums and layer.weights is not None and layer.weights.dtype == np.float32 and values[0].kind == "integer":
@@ -148,7 +161,7 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
     layers = _interleaved(layers, inputs, {names.get(name, name) for name in kept}, set(names.values()))
     if instruction_set == "small":
         layers = small.packed(layers, inputs, {names.get(name, name) for name in kept})
-    places, value_bytes = _places(layers, inputs, {names.get(name, name) for name in kept})
+    places, value_bytes = _places(layers, inputs, {names.get(name, name) for name in kept}, parts)
     layers = [
         with_scratch(_placed(layer, sources, places), instruction_set)
         for layer, sources in zip(layers, inputs, strict=True)
@@ -252,7 +265,9 @@ def _layer(operation: Operation, inputs: list[Value], value: Value, instruction_
             return replace(layer, scale=operation.scale, shift=operation.shift)
         case Clip():
             return replace(layer, low=operation.low, high=operation.high)
-        case _:  # Linear needs nothing more
+        case Take():
+            return replace(layer, weights=np.concatenate(operation.offsets), low=operation.fill)
+        case _:  # Linear and Concat need nothing more
             return layer
 
 
@@ -324,14 +339,32 @@ def _cast(name: str, source: str, value: Value) -> Layer:
     return _layer(Affine(name, source, ones, 0 * ones), [value], Value(value.shape, "float"), "scalar")
 
 
-def _places(layers: list[Layer], inputs: list[tuple[str, ...]], kept: Iterable[str]) -> tuple[dict[str, int], int]:
-    """An offset for each value: the lowest that no value alive at the same time takes."""
+def _parts(operation: Concat, inputs: list[Value], value: Value) -> Iterator[tuple[Layer, int]]:
+    """A layer for each part, with its offset in bytes; the first stands for the whole value."""
+    offset = 0
+    for number, part in enumerate(inputs):
+        layer = _layer(operation, [part], value, "scalar")
+        yield (replace(layer, name=f"{operation.name} part {number + 1}") if number else layer), offset
+        offset += part.size * value.dtype.itemsize
+
+
+def _places(
+    layers: list[Layer],
+    inputs: list[tuple[str, ...]],
+    kept: Iterable[str],
+    parts: Mapping[str, tuple[str, int]],
+) -> tuple[dict[str, int], int]:
+    """An offset for each value: the lowest that no value alive at the same time takes; parts lie in their whole."""
     last_use = {name: index for index, sources in enumerate(inputs) for name in sources}
     last_use.update(dict.fromkeys(kept, len(layers)))
     places: dict[str, int] = {}
     alive: list[tuple[int, int, int]] = []  # (offset, end, last use)
     total = 0
     for index, layer in enumerate(layers):
+        if layer.name in parts:
+            whole, offset = parts[layer.name]
+            places[layer.name] = places[whole] + offset
+            continue
         alive = sorted(x for x in alive if x[2] >= index)
         size = align(_bytes_of(layer))
         offset = 0

@@ -7,14 +7,16 @@ division is one more function.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import nn
 
 from lehr.deploy import fold
 from lehr.deploy.conversion import Call
 from lehr.deploy.growing import Traced
-from lehr.deploy.operations import MaxPool, Pair, SumPool, as_shape
+from lehr.deploy.operations import MaxPool, Pair, SumPool, Take, as_shape
 from lehr.deploy.trace import pair
 
 _ADAPTIVE_AVERAGES = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
@@ -32,9 +34,25 @@ def max_pool(call: Call) -> Traced:
         start, end = fold.apply(x.functions, ends)
         if bool((end < start).any()):
             x = call.times(x, torch.where(end < start, -1, 1))
+    x = _reaching(call, x, kernel, stride, padding)
     name = call.name()
     call.emit(MaxPool(name, x.name, kernel, stride, padding))
     return Traced(name, len(call.shape), x.functions, x.rounded)
+
+
+def _reaching(call: Call, x: Traced, kernel: Pair, stride: Pair, padding: Pair) -> Traced:
+    """What the windows of a size that is rounded up (ceil_mode) read: the last row and column again, inside of them."""
+    channels, *sizes = call.value(x).shape
+    geometry = zip(as_shape(call.shape[1:])[1:], kernel, stride, padding, sizes, strict=True)
+    missing = [(count - 1) * s + k - 2 * p - size for count, k, s, p, size in geometry]
+    if max(missing) <= 0:
+        return x
+    rows, columns = (
+        np.minimum(np.arange(size + max(0, more)), size - 1) for size, more in zip(sizes, missing, strict=True)
+    )
+    name = call.name("edge")
+    call.growing.emit(Take(name, x.name, np.arange(channels) * sizes[0] * sizes[1], rows * sizes[1], columns))
+    return replace(x, name=name)
 
 
 def average_pool(call: Call) -> Traced:

@@ -22,6 +22,7 @@ from lehr.deploy.operations import (
     Add,
     Affine,
     Clip,
+    Concat,
     Conv,
     Flatten,
     Floats,
@@ -34,6 +35,7 @@ from lehr.deploy.operations import (
     Round,
     SumPool,
     Table,
+    Take,
     Threshold,
     Weights,
 )
@@ -119,6 +121,18 @@ def _(operation: Multiply, a: Tensor, b: Tensor) -> Tensor:
 @result.register
 def _(operation: Flatten, x: Tensor) -> Tensor:
     return x.flatten(1)[:, :, None, None]
+
+
+@result.register
+def _(operation: Concat, *parts: Tensor) -> Tensor:
+    return torch.cat(parts, 1)
+
+
+@result.register
+def _(operation: Take, x: Tensor) -> Tensor:
+    places = torch.from_numpy(operation.places())
+    fill = operation.fill if x.is_floating_point() else int(operation.fill)
+    return x.flatten(1)[:, places.clamp(min=0)].masked_fill(places < 0, fill)
 
 
 @result.register

@@ -46,6 +46,7 @@ class Kind(IntEnum):
     ROUND = 10
     REQUANTIZE = 11
     MULTIPLY = 12
+    TAKE = 13
 
 
 IMAGE = 2**32 - 1  # the source of a layer that reads the network's input: LEHR_IMAGE

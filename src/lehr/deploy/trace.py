@@ -18,9 +18,8 @@ from torch.fx.proxy import TraceError
 
 from lehr.calls import CallTracer, is_opened
 from lehr.deploy.freeze_errors import FreezeError
-from lehr.layers import Conv1d, Conv2d, Linear
 
-LAYERS = (Linear, Conv1d, Conv2d, nn.Linear, nn.Conv1d, nn.Conv2d)
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)  # and those of lehr, which are these
 _IN_PLACE_OPERATORS = {operator.iadd, operator.isub, operator.imul, operator.itruediv}
 # What may be asked of a tensor without looking at its values.
 _SHAPE_CALLS = {"size", "dim", "numel", len}

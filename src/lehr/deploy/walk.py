@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, fx, nn
 
 from lehr.deploy import fold
-from lehr.deploy.conversion import Call, Converter, Refusal
+from lehr.deploy.conversion import Call, Converter, Moving, Refusal
 from lehr.deploy.freeze_errors import FreezeError
 from lehr.deploy.growing import Growing, Traced
 from lehr.deploy.integer_net import InputType, IntegerNet, Output, input_value
+from lehr.deploy.moves import settled
 from lehr.deploy.operations import Floats, Operation, Table
 from lehr.deploy.trace import LAYERS, Graph, table
-from lehr.layers import Conv1d, Conv2d
-from lehr.layers import Linear as QuantizedLinear
+from lehr.layers import QuantizedWeight
 
 # A table of pixels may miss its unit by the rounding of float32; levels may not.
 _TABLE_TOLERANCE = 2.0**-22
@@ -69,9 +69,12 @@ class Walk:
                 outputs = self._outputs(node)
             elif node in self._reached and node not in self._traced:
                 sources = self.sources(node)
+                converter = self._converter(node)
                 inputs = tuple(self._tabulated(source, node) for source in sources)
+                if not isinstance(converter, Moving):
+                    inputs = tuple(settled(self.growing, x) for x in inputs)
                 call = Call(self.graph, self.growing, node, self.graph.module(node), sources, inputs)
-                self._traced[node] = self._converter(node)(call)
+                self._traced[node] = converter(call)
         operations = self.growing.needed({output.value for output in outputs})
         notes = (*rounded, *self.growing.rounded)
         return IntegerNet(tuple(self.example.shape[1:]), operations, classes, notes, self._dtype, outputs)
@@ -122,7 +125,7 @@ class Walk:
                 continue
             if isinstance(converter, Refusal):
                 errors.append(self.graph.error(node, converter.title, converter.why, converter.advice))
-            elif not isinstance(self.graph.result(node), Tensor):
+            elif not isinstance(converter, Moving) and not isinstance(self.graph.result(node), Tensor):
                 kind = type(self.graph.result(node)).__name__
                 why = f"it gives a {kind}, no tensor"
                 errors.append(self.graph.error(node, "gives no tensor", why, "let it give a tensor"))
@@ -145,6 +148,8 @@ class Walk:
                 if own_forward and not isinstance(converter, Refusal):
                     raise self._own_forward(node, module, kind)
                 return converter
+        if any(self.graph.result(node) is self.graph.result(source) for source in self.sources(node)[:1]):
+            return Moving(lambda call: call.inputs[0])  # it gives back what it got, as what drops branches does
         if any(isinstance(self._traced.get(source), _Pixels) for source in self.sources(node)):
             raise self.graph.error(
                 node,
@@ -164,7 +169,7 @@ class Walk:
             f"a {kind.__name__} with a forward of its own",
             f"use {kind.__name__} itself, or pass freeze(..., converters={{{type(module).__name__}: yours}})",
         )
-        told = module.not_integer if isinstance(module, QuantizedLinear | Conv1d | Conv2d) else None
+        told = module.not_integer if isinstance(module, QuantizedWeight) else None
         return self.graph.error(node, "a forward of its own", *(told or own))
 
     @property
@@ -174,7 +179,7 @@ class Walk:
     def _tabulated(self, source: fx.Node, node: fx.Node) -> Traced:
         """The tensor; pixels as the first value of the integer network: all 256 of them, in every channel."""
         x = self._traced[source]
-        if isinstance(x, Traced):
+        if not isinstance(x, _Pixels):
             return x
         if x in self._tables:
             return self._tables[x]
@@ -224,7 +229,8 @@ class Walk:
                     f"{type(self.graph.model).__name__} must give a tensor computed from its input, or several in a "
                     f"tuple or a dictionary, and its {name if len(named) > 1 else 'output'} is none",
                 )
-            value = self.growing.as_float(self._tabulated(result, result), last_name=self.growing.free_name(name))
+            value = settled(self.growing, self._tabulated(result, result))
+            value = self.growing.as_float(value, last_name=self.growing.free_name(name))
             outputs.append(Output(name, value.name, tuple(self.graph.shape(result)[1:])))
         return tuple(outputs)
 

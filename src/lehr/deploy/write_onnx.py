@@ -14,6 +14,8 @@ and adding.
     Requantize     the same as a Threshold                           the same
     SumPool        a convolution with ones                           the same
     Affine         Mul, Add                                          the same
+    Concat         Concat                                            the same
+    Take           Gather from the flat source                       the same
 
 Float operations are float32 operations there; a runtime may round them in its own order.
 
@@ -52,6 +54,7 @@ from lehr.deploy.operations import (
     Add,
     Affine,
     Clip,
+    Concat,
     Conv,
     Flatten,
     Floats,
@@ -63,6 +66,7 @@ from lehr.deploy.operations import (
     Round,
     SumPool,
     Table,
+    Take,
     Threshold,
     Weights,
 )
@@ -194,10 +198,42 @@ class Writer(ABC):
                 wanted = self.net.values[operation.second].shape if len(source_shape) == 3 else source_shape
                 shaped = [source, self._shaped(second, second_shape, wanted)]
                 return self.node("Mul", shaped, source_shape, name=name), source_shape
+            case Concat():
+                shaped = [
+                    self._shaped(*x, self.net.values[part].shape)
+                    for x, part in zip(sources, operation.parts, strict=True)
+                ]
+                return self.node("Concat", shaped, shape, name=name, axis=1), shape
+            case Take():
+                return self._take(operation, self._shaped(source, source_shape, (math.prod(source_shape),))), shape
             case Flatten():
                 return self._shaped(source, source_shape, (value.size,)), (value.size,)
             case _:
                 raise TypeError(f"{name}: no ONNX for a {type(operation).__name__}")
+
+    def _take(self, operation: Take, flat: str) -> str:
+        """Gather; what is filled is taken from one place more, behind the last."""
+        shape, size = self.net.values[operation.name].shape, self.net.values[operation.source].size
+        if operation.is_filled:
+            pads, fill = self.constant(np.array([0, 0, 0, 1])), self.constant(np.array(operation.fill, np.float32))
+            flat = self.node("Pad", [flat, pads, fill], (size + 1,))
+        shapes = ((-1, 1, 1), (-1, 1), (-1,))
+        offsets = [
+            self.constant(np.where(x < 0, size, x.astype(np.int64)).reshape(wanted))
+            for x, wanted in zip(operation.offsets, shapes, strict=True)
+        ]
+        # Added by the runtime, when it loads the file: as a constant the sum would have an entry for each place.
+        places = self._constant_node("Add", offsets[:2], (*shape[:2], 1))
+        places = self._constant_node("Add", [places, offsets[2]], shape)
+        places = self._constant_node("Min", [places, self.constant(np.array(size))], shape)
+        return self.node("Gather", [flat, places], shape, name=operation.name, axis=1)
+
+    def _constant_node(self, operator: str, inputs: Sequence[str], shape: tuple[int, ...]) -> str:
+        """Append a node whose int64 result is the same for all images."""
+        output = self.free(operator)
+        self.nodes.append(helper.make_node(operator, list(inputs), [output]))
+        self.infos.append(helper.make_tensor_value_info(output, TensorProto.INT64, shape))
+        return output
 
     def _windows(
         self, operator: str, inputs: Sequence[str], operation: Conv | MaxPool | SumPool, **attributes: Any

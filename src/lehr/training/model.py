@@ -35,6 +35,8 @@ NETWORKS: dict[str, type[nn.Module]] = {
     "mobilenet-v2": models.MobileNetV2,
     "resnet": models.ResNet,
     "signal-net": models.SignalNet,
+    "ds-cnn": models.DSCNN,
+    "mobilenet-v1": models.MobileNetV1,
 }
 
 

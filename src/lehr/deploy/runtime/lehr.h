@@ -39,10 +39,11 @@ enum lehr_operation {
     LEHR_ADD,       /* first_factor * source + second_factor * second; floats without factors */
     LEHR_AFFINE,    /* scale * source + shift, in float */
     LEHR_CLIP,      /* min(max(source, low), high), in float */
-    LEHR_COPY,      /* source, float */
+    LEHR_COPY,      /* source */
     LEHR_ROUND,     /* floor((source - shift) * scale + 0.5) within -high..high; NaN gives -high */
     LEHR_REQUANTIZE, /* (multiplier * source + offset * 2^(places - 20)) >> places, within low..high */
     LEHR_MULTIPLY,  /* source * second; with several groups, second has one number for each channel */
+    LEHR_TAKE,      /* source[offset of channel + of row + of column], low where one is -1; weights: these offsets, int32 */
     LEHR_OPERATIONS
 };
 
@@ -203,7 +204,7 @@ typedef void lehr_operation_function(const lehr_layer *layer, const void *source
 extern lehr_operation_function *const lehr_naive_operations[LEHR_OPERATIONS];
 extern lehr_operation_function lehr_naive_table, lehr_naive_conv, lehr_naive_pool, lehr_naive_threshold, lehr_naive_add,
     lehr_naive_affine, lehr_naive_clip, lehr_naive_copy, lehr_naive_round, lehr_naive_requantize,
-    lehr_naive_multiply;
+    lehr_naive_multiply, lehr_naive_take;
 
 /* The routines that each instruction set has of its own; NULL for others. */
 extern lehr_routine_function *const lehr_small_routines[LEHR_ROUTINES];  /* only with -DLEHR_HAVE_SMALL */

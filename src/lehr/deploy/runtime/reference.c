@@ -229,7 +229,31 @@ void lehr_naive_clip(const lehr_layer *layer, const void *source, const void *se
 void lehr_naive_copy(const lehr_layer *layer, const void *source, const void *second, void *target)
 {
     (void)second;
-    memcpy(target, source, size_of_source(layer) * sizeof(float));
+    const size_t n = size_of_source(layer);
+    if (layer->source_type == layer->target_type)
+        memcpy(target, source, n * lehr_size_of(layer->source_type));
+    else
+        for (size_t i = 0; i < n; i++)
+            lehr_store(layer->target_type, target, i, lehr_load_int(layer->source_type, source, i));
+}
+
+/* Offsets of out_channels, out_rows and out_columns, one behind the other; -1: nothing is taken there. */
+void lehr_naive_take(const lehr_layer *layer, const void *source, const void *second, void *target)
+{
+    (void)second;
+    const int32_t *channels = layer->weights, *rows = channels + layer->out_channels, *columns = rows + layer->out_rows;
+    size_t to = 0;
+    for (int32_t c = 0; c < layer->out_channels; c++)
+        for (int32_t y = 0; y < layer->out_rows; y++) {
+            const int is_empty = channels[c] < 0 || rows[y] < 0;
+            const size_t start = is_empty ? 0 : (size_t)channels[c] + (size_t)rows[y];
+            for (int32_t x = 0; x < layer->out_columns; x++, to++) {
+                const int is_filled = is_empty || columns[x] < 0;
+                const size_t at = is_filled ? 0 : start + (size_t)columns[x];
+                store_number(layer->target_type, target, to,
+                             is_filled ? (double)layer->low : number(layer->source_type, source, at));
+            }
+        }
 }
 
 lehr_operation_function *const lehr_naive_operations[LEHR_OPERATIONS] = {
@@ -246,4 +270,5 @@ lehr_operation_function *const lehr_naive_operations[LEHR_OPERATIONS] = {
     [LEHR_ROUND] = lehr_naive_round,
     [LEHR_REQUANTIZE] = lehr_naive_requantize,
     [LEHR_MULTIPLY] = lehr_naive_multiply,
+    [LEHR_TAKE] = lehr_naive_take,
 };

@@ -14,6 +14,11 @@ static inline int32_t lehr_load_int(int32_t type, const void *source, size_t at)
     }
 }
 
+static inline size_t lehr_size_of(int32_t type)
+{
+    return type == LEHR_INT8 ? 1 : type == LEHR_INT16 ? 2 : 4;
+}
+
 static inline float lehr_load_float(int32_t type, const void *source, size_t at)
 {
     return type == LEHR_FLOAT ? ((const float *)source)[at] : (float)lehr_load_int(type, source, at);
