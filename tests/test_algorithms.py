@@ -193,7 +193,7 @@ def test_it_freezes_to_what_it_claims(case: Case, trained: Training) -> None:
         with pytest.raises(FreezeError, match=case.frozen):
             lehr.freeze(trained.model.eval(), images[:1])
         return
-    warned = pytest.warns(FloatWarning) if case.frozen == "mixed" else contextlib.nullcontext()
+    warned = pytest.warns(FloatWarning) if case.frozen in ("mixed", "float") else contextlib.nullcontext()
     with warned:
         net = lehr.freeze(trained.model.eval(), images[:1])
     kinds = [net.values[layer.name].kind for layer in net.operations if isinstance(layer, deploy.Linear)]
