@@ -55,6 +55,7 @@ bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/budget.py
 	$(BIN)/python benchmarks/deploy.py
+	$(BIN)/python benchmarks/vectors.py
 	$(BIN)/python benchmarks/approximation.py
 
 clean:
