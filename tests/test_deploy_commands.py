@@ -1,5 +1,6 @@
 """export, predict and bench on a real run of the digits, through the command line."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -87,6 +88,13 @@ def test_export_without_a_comparison_needs_no_data_set(
         recipe.write_text(text)
     if to == "packed":
         assert lehr.deploy.load(tmp_path / "out.lehr").classes == load("digits").test.classes
+
+
+def test_an_exported_network_has_the_card_of_its_run(packed: Path, run: Path):
+    card = lehr.deploy.load(packed).card
+    assert (card.name, card.data) == ("digits", "digits")
+    assert card.accuracy == json.loads((run / "results.json").read_text())["test/accuracy"]
+    assert "test images of digits alone, seed 0" in card.limits
 
 
 def test_the_exported_c_builds_and_passes_its_own_test(run: Path):
@@ -234,8 +242,9 @@ def test_bench_shows_the_engine_beside_onnxruntime(packed: Path, capsys: pytest.
     assert cli.main(["bench", str(packed), "--repetitions", "3"]) == 0
     out = capsys.readouterr().out
     assert "bit-planes" in out  # which kernel each layer uses
-    for name in ("lehr, scalar C", "onnxruntime fp32", "onnxruntime int8"):
-        assert re.search(rf"{name} +[\d.]+ +[\d.]+ +[\d.]+x", out)
+    assert re.search(r"engine, scalar +[\d.]+ +[\d,]+  equal", out)
+    for name in ("onnxruntime fp32", "onnxruntime int8"):
+        assert re.search(rf"{name} +[\d.]+ +[\d,]+  another network", out)
 
 
 def test_a_file_that_is_no_network_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -17,12 +17,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as to_bytes
 from torch import nn
 
 import frozen_networks as networks
 from frozen_networks import NETWORKS
 from lehr.deploy import BadFile, pack
+from lehr.deploy.card import Card
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.operations import (
     Add,
@@ -356,3 +358,37 @@ def test_ten_thousand_mutated_files_do_no_harm(monkeypatch):
     assert 5_000 < refused < 10_000, "the mutations reach beyond the header, and some are harmless"
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 50_000, f"{grown} KiB for files of {len(WHOLE)} bytes"
+
+
+def with_card(text: str | None) -> bytes:
+    """A small network's file with this text as its model card, or with none, as files were before there were cards."""
+    described = json.loads(WHOLE[8 : 8 + struct.unpack("<Q", WHOLE[:8])[0]])["__metadata__"]["lehr"]
+    tensors = load_tensors(WHOLE)
+    return to_bytes(tensors, {"lehr": described} | ({} if text is None else {"card": text}))
+
+
+def test_a_card_is_kept_and_a_file_without_one_loads(tmp_path):
+    card = Card("mine", data="digits", recipe="by hand", accuracy=0.5, licence="MIT", limits="for tests")
+    dataclasses.replace(small(), card=card).save(tmp_path / "net.lehr")
+    assert load(tmp_path / "net.lehr").card == card
+    (tmp_path / "old.lehr").write_bytes(with_card(None))
+    assert load(tmp_path / "old.lehr").card == Card()
+    (tmp_path / "newer.lehr").write_bytes(with_card('{"name": "mine", "colour": "blue"}'))
+    assert load(tmp_path / "newer.lehr").card == Card("mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1, 2]", r"card: an object of names and texts, got \[1, 2\]"),
+        ('{"accuracy": 87}', "card: accuracy is a share, 0 to 1, got 87"),
+        ('{"accuracy": "good"}', "card: accuracy is a number, got 'good'"),
+        ('{"licence": 3}', "card: licence is text, got 3"),
+        (json.dumps({"limits": "x" * 5000}), "card: limits has at most 4000 characters, got 5000"),
+        ("{", "Expecting property name"),
+    ],
+)
+def test_a_wrong_card_is_refused_in_one_sentence(text, message, tmp_path):
+    (tmp_path / "net.lehr").write_bytes(with_card(text))
+    with pytest.raises(BadFile, match=message):
+        load(tmp_path / "net.lehr")

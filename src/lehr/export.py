@@ -6,6 +6,7 @@ A packed network needs the extra `deploy` alone; what trains, and reads data set
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr import deploy
+from lehr.deploy.card import Card
 from lehr.deploy.freeze import freeze
 from lehr.deploy.integer_net import IntegerNet, random_batch
 from lehr.deploy.pack import load
@@ -23,11 +25,12 @@ if TYPE_CHECKING:
     from lehr.data import Splits, StreamedSplits
 
 _COMPARED = 256  # images to compare on, if the data set does not fit in memory or if random images are used
-Format = Literal["packed", "onnx", "qonnx", "c", "wasm", "html"]
+Format = Literal["packed", "onnx", "qonnx", "hls4ml", "c", "wasm", "html"]
 _NAMES: dict[Format, str] = {
     "packed": "{}.lehr",
     "onnx": "{}.onnx",
     "qonnx": "{}.qonnx.onnx",
+    "hls4ml": "{}.hls4ml.onnx",
     "c": "c",
     "wasm": "{}.wasm",
     "html": "{}.html",
@@ -35,7 +38,13 @@ _NAMES: dict[Format, str] = {
 
 
 def export(
-    source: str | Path, to: Format, out: Path | None = None, *, verify: bool = True, target: str = "host"
+    source: str | Path,
+    to: Format,
+    out: Path | None = None,
+    *,
+    verify: bool = True,
+    target: str = "host",
+    opset: int | None = None,
 ) -> Iterator[tuple[str, bool]]:
     """Write a network in another form; yield sentences about what was done, each with whether it succeeded.
 
@@ -46,9 +55,12 @@ def export(
         out: the path to write to; by default in the run folder, or in the current folder for a packed network.
         verify: whether to compare, on the test images of the run or on random ones. Without it no data set is needed.
         target: the processor that C is for.
+        opset: the version of ONNX's operators in an ONNX file, for older runtimes.
     """
     if target != "host" and to != "c":
         raise ValueError(f"a target is for C (--to c), got target {target} for {to}")
+    if opset is not None and to != "onnx":
+        raise ValueError(f"opset is for onnx, not for {to}")
     model = None
     if Path(source).is_dir():
         from lehr.training.run import images_of, load_network, load_run
@@ -59,7 +71,7 @@ def export(
             model, _, splits = load_run(Path(source))
         else:
             model, _ = load_network(Path(source))
-        net = freeze(model, known.example(), classes=known.classes)
+        net = replace(freeze(model, known.example(), classes=known.classes), card=_card(Path(source)))
         images = _random_images(net) if splits is None else _test_images(splits)
         path = Path(source) / _NAMES[to].format("model")
     else:
@@ -72,9 +84,11 @@ def export(
     if to == "packed":
         net.save(path)
     elif to == "onnx":
-        deploy.to_onnx(net, path)
+        deploy.to_onnx(net, path, **({} if opset is None else {"opset": opset}))
     elif to == "qonnx":
         deploy.to_qonnx(net, path)
+    elif to == "hls4ml":
+        deploy.to_hls4ml(net, path)
     elif to == "wasm":
         deploy.to_wasm(net, path)
     elif to == "html":
@@ -89,6 +103,23 @@ def export(
     if verify:
         for check in compare_backends(model, net, images, qonnx=to == "qonnx"):
             yield str(check), check.passed
+
+
+def _card(run: Path) -> Card:
+    """What a run tells of its network."""
+    from lehr.training.folder import RunError, RunFolder, read_json
+    from lehr.training.recipes import read
+
+    folder = RunFolder(run)
+    data, results = read(folder.recipe).data.name, folder.read_results() or {}
+    try:
+        info = read_json(folder.info)
+    except RunError:
+        info = {}
+    command = info.get("command")
+    recipe = " ".join(["lehr", *map(str, command[1:])]) if isinstance(command, list) else ""
+    limits = f"accuracy is that on the test images of {data} alone, seed {info.get('seed')}; nothing else was measured"
+    return Card(run.resolve().name, data, recipe, results.get("test/accuracy"), "", limits)
 
 
 def _test_images(splits: Splits | StreamedSplits) -> Tensor:

@@ -31,8 +31,13 @@ def parser_of(word: str, function: Command) -> ArgumentParser:
         name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY
     }
     # jsonargparse reads a list from one word, as "[a, b]", and a flag as "--flag true"; a shell's user writes neither.
+    # A positional argument that may be left out it does not know.
     by_hand: set[str | int] = {
-        name for name in parameters if kinds[name] is bool or typing.get_origin(kinds[name]) is list
+        name
+        for name, parameter in parameters.items()
+        if kinds[name] is bool
+        or typing.get_origin(kinds[name]) is list
+        or (name not in options and parameter.default is not parameter.empty)
     }
     positional: set[str | int] = {name for name in parameters if name not in options}
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip=options | by_hand)
@@ -43,6 +48,8 @@ def parser_of(word: str, function: Command) -> ArgumentParser:
             continue
         if kinds[name] is bool:
             settings: dict[str, Any] = {"action": ActionYesNo, "nargs": "?", "default": parameters[name].default}
+        elif typing.get_origin(kinds[name]) is not list:
+            settings = {"type": str, "nargs": "?", "default": parameters[name].default}
         else:
             settings = {"type": typing.get_args(kinds[name])[0], "nargs": "+"}
             settings |= {"default": parameters[name].default} if name in options else {}

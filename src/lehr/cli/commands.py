@@ -6,6 +6,7 @@ help. Modules are imported inside the functions, so that `lehr --help` does not 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -86,10 +87,11 @@ def report(run: Path) -> None:
 def export(
     source: str,
     *,
-    to: Literal["packed", "onnx", "qonnx", "c", "wasm", "html"],
+    to: Literal["packed", "onnx", "qonnx", "hls4ml", "c", "wasm", "html"],
     target: Literal["host", "cortex-m4", "cortex-m0", "cortex-m55", "rv32", "aarch64"] = "host",
     out: Path | None = None,
     verify: bool = True,
+    opset: int | None = None,
 ) -> None:
     """Write a network as integers: a packed file, ONNX, QONNX, C, WebAssembly or a page; and verify that all agree.
 
@@ -99,11 +101,12 @@ def export(
         target: the processor that C is for: this computer, or a device, whose folder builds with `make`.
         out: where to write it; in the run folder, or the current folder, unless given.
         verify: compare every backend on the test images of a run, or on random ones; false needs no data set.
+        opset: the version of ONNX's operators, 13 to 25, for older runtimes; the newest unless given.
     """
     from lehr.export import export
 
     failed = False
-    for line, passed in export(source, to, out, verify=verify, target=target):
+    for line, passed in export(source, to, out, verify=verify, target=target, opset=opset):
         print(printable(line))
         failed |= not passed
     if failed:
@@ -115,6 +118,8 @@ def predict(
 ) -> None:
     """Classify PNG or JPEG files, folders of them, or arrays (.npy, .csv) with a packed network.
 
+    A folder of folders that are named for the classes is measured instead: how many of each class are right.
+
     Args:
         file: a .lehr file, or the name of a network of the zoo.
         images: image files, folders, or .npy and .csv files with one or several examples each, or with a recording: a
@@ -124,14 +129,18 @@ def predict(
         mirror: average the scores of each image and its mirror image: two passes, often more accurate.
     """
     from lehr.deploy.images import ImageError
-    from lehr.deploy.predict import predict
+    from lehr.deploy.predict import is_labelled, measure, predict
     from lehr.table import Table, show
     from lehr.zoo import file_of
 
     if hop is not None and hop < 1:
         raise ValueError(f"--hop must be at least 1 sample, got {hop}")
+    labelled = [path for path in images if is_labelled(path)]
+    for folder in labelled:
+        show(measure(file_of(file), folder, resize=resize, mirror=mirror).table())
     rows, failed = [], False
-    for path, answer in predict(file_of(file), images, resize=resize, hop=hop, mirror=mirror):
+    others = [path for path in images if path not in labelled]
+    for path, answer in predict(file_of(file), others, resize=resize, hop=hop, mirror=mirror):
         if isinstance(answer, ImageError):
             print(f"lehr predict: {printable(answer)}", file=sys.stderr)
             failed = True
@@ -144,28 +153,38 @@ def predict(
 
 
 def bench(file: str, *, repetitions: int = 100) -> None:
-    """Time a packed network on this machine, beside onnxruntime with float32 and with 8-bit weights.
+    """Time a packed network in every form that this machine can run, beside float32 and 8 bits in onnxruntime.
 
     Args:
         file: a .lehr file, or the name of a network of the zoo.
-        repetitions: how often each is run; the shortest time counts.
+        repetitions: how often each is run, or for two seconds; the shortest time counts.
     """
-    from lehr.deploy.bench import bench
-    from lehr.deploy.cpu import compile
+    from lehr.deploy import CompilerError, compile
+    from lehr.deploy.formats import run_all_forms
     from lehr.deploy.pack import load
+    from lehr.table import show
     from lehr.zoo import file_of
 
     net = load(file_of(file))
-    timings = bench(net, repetitions=repetitions)
-    print(compile(net).describe(), timings, sep="\n\n")
+    forms = run_all_forms(net, repetitions=repetitions)
+    with contextlib.suppress(CompilerError):
+        show(compile(net).describe().table())
+        print()
+    show(forms.table())
+    if not forms.all_equal:
+        raise CommandFailed("a form differs from the reference run: see above, and please report it")
 
 
-def zoo() -> None:
-    """List the trained networks that come with lehr; predict, export and bench take their names."""
+def zoo(name: str | None = None) -> None:
+    """List the trained networks that come with lehr, whose names predict, export and bench take; or show one's card.
+
+    Args:
+        name: a network of the zoo, or a .lehr file: show its model card.
+    """
     from lehr.table import show
-    from lehr.zoo import listing
+    from lehr.zoo import describe, listing
 
-    show(listing())
+    show(listing() if name is None else describe(name))
 
 
 def approximate(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lehr.deploy.integer_net import IntegerNet
     from lehr.deploy.pack import BadFile, load
     from lehr.deploy.write_c import to_c
+    from lehr.deploy.write_hls4ml import to_hls4ml
     from lehr.deploy.write_html import to_html
     from lehr.deploy.write_onnx import to_onnx, to_qonnx
     from lehr.deploy.write_wasm import to_wasm
@@ -28,6 +29,7 @@ _HOMES = {
     "compile": "cpu",
     "load": "pack",
     "to_c": "write_c",
+    "to_hls4ml": "write_hls4ml",
     "to_html": "write_html",
     "to_onnx": "write_onnx",
     "to_qonnx": "write_onnx",
@@ -44,6 +46,7 @@ __all__ = [
     "compile",
     "load",
     "to_c",
+    "to_hls4ml",
     "to_html",
     "to_onnx",
     "to_qonnx",

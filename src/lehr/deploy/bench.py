@@ -61,7 +61,7 @@ def bench(net: IntegerNet, *, repetitions: int = 100, images: np.ndarray | None 
         images = random_batch(net, 16)
     engine, scalar = compile(net), compile(net, instruction_set="scalar")
     with tempfile.TemporaryDirectory() as folder:
-        fp32, int8 = _sessions(net, images, Path(folder))
+        fp32, int8 = sessions(net, images, Path(folder))
     given = fp32.get_inputs()[0].name
     candidates: dict[str, Callable[[np.ndarray], object]] = {
         f"lehr, {engine.instruction_set}": engine,
@@ -136,9 +136,10 @@ def twins(net: IntegerNet, images: np.ndarray, folder: Path) -> tuple[Path, Path
     return fp32, int8
 
 
-def _sessions(
+def sessions(
     net: IntegerNet, images: np.ndarray, folder: Path
 ) -> tuple[onnxruntime.InferenceSession, onnxruntime.InferenceSession]:
+    """The twins in onnxruntime, on one thread each."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3

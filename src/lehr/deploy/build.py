@@ -5,7 +5,8 @@ A library in the cache is named for what it was made of and for its own contents
     ~/.cache/lehr/runtime/lehr-{sources and flags}-{compiler}-{SHA-256 of the file}.so
 
 so a damaged file is noticed and built anew, and without a compiler one that was built before still serves. Loading a
-library runs what is in it: files and folders that another user owns or can write to are not used.
+library runs what is in it: files and folders that another user owns or can write to are not used. A wheel for one
+platform has the library in it already (`prebuilt`), made of the same sources when the wheel was built.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 RUNTIME = Path(__file__).parent / "runtime"
+PREBUILT = Path(__file__).parent / "prebuilt"  # in wheels alone
 # -ffp-contract=off: a product and a sum are rounded each, as in the reference run.
 FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
 PORTABLE_FILES = ("lehr.c", "reference.c", "scalar.c", "vector.c")
@@ -110,13 +112,23 @@ def built_before(folder: Path | None = None) -> Path | None:
         return None
 
 
+def prebuilt() -> Path | None:
+    """Path of the library that the installed wheel brings for this machine, or None; never one of other sources."""
+    return next(iter(sorted(PREBUILT.glob(f"{library_name(platform.machine())}.*"))), None)
+
+
+def library_name(machine: str) -> str:
+    """Return the name, without its suffix, of the library of these sources for a machine, as `platform` names it."""
+    return f"lehr-{_source_hash((), machine)}"
+
+
 def sources() -> list[Path]:
     """The files of the runtime."""
     return sorted(path for path in RUNTIME.iterdir() if path.suffix in (".c", ".h", ".inc"))
 
 
-def _source_hash(flags: tuple[str, ...]) -> str:
-    key = hashlib.sha256(repr((FLAGS, VECTOR_FILES, flags, platform.machine())).encode())
+def _source_hash(flags: tuple[str, ...], machine: str | None = None) -> str:
+    key = hashlib.sha256(repr((FLAGS, VECTOR_FILES, flags, machine or platform.machine())).encode())
     for source in sources():
         key.update(source.name.encode() + b"\0" + source.read_bytes())
     return key.hexdigest()[:16]
@@ -138,8 +150,7 @@ def _built(compiler: Sequence[str], flags: tuple[str, ...], folder: Path, name: 
     _remove_leftovers(folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix="building-") as temporary:
         made = Path(temporary) / "runtime.so"
-        objects = _compile_all(compiler, flags, Path(temporary))
-        _command([*compiler, *flags, "-shared", "-o", str(made), *objects])
+        compile_library(compiler[:1], made, flags=(*compiler[1:], *flags))
         if not made.is_file():
             raise CompilerError(f"{shlex.join(compiler)} made no library and reported no error. {_WITHOUT}")
         made.chmod(0o755)
@@ -150,26 +161,40 @@ def _built(compiler: Sequence[str], flags: tuple[str, ...], folder: Path, name: 
     return path
 
 
-def _compile_all(compiler: Sequence[str], flags: tuple[str, ...], folder: Path) -> list[str]:
-    """Compile the portable files and, for x86-64, the vector files this compiler knows the flags of."""
-    program, *chosen = compiler
-    common = [program, *FLAGS, "-fPIC", *chosen, *flags, "-c"]  # what CC says comes later, so it wins
+def compile_library(
+    command: Sequence[str], target: Path, *, flags: Sequence[str] = (), machine: str | None = None
+) -> None:
+    """Compile the runtime into the shared library `target`, with objects beside it.
+
+    The portable files and, for x86-64, the vector files this compiler knows the flags of: the best that a processor has
+    is chosen when the library runs.
+
+    Args:
+        command: the compiler
+        target: the library to write
+        flags: further flags, which win over those of `FLAGS`
+        machine: what to compile for, as `platform.machine()` names it; this one unless given
+    """
+    machine = machine or platform.machine()
+    position = [] if target.suffix == ".dll" else ["-fPIC"]  # code of Windows can be anywhere
+    common = [*command, *FLAGS, *position, *flags, "-c"]
     objects, macros = [], [f"-D{_SMALL_MACRO}"]
-    if platform.machine() in ("x86_64", "AMD64"):
+    if machine in ("x86_64", "AMD64"):
         for file, (macro, own) in VECTOR_FILES.items():
-            target = str(folder / f"{file}.o")
-            command = [*common, f"-D{macro}", *own, "-o", target, str(RUNTIME / file)]
+            made = str(target.parent / f"{file}.o")
+            compilation = [*common, f"-D{macro}", *own, "-o", made, str(RUNTIME / file)]
             # What fails twice this compiler cannot do; once, it may have lacked memory, and the result is kept.
-            if any(_run(command).returncode == 0 for _ in range(2)):
-                objects.append(target)
+            if any(_run(compilation).returncode == 0 for _ in range(2)):
+                objects.append(made)
                 macros.append(f"-D{macro}")
     for file in (*PORTABLE_FILES, SMALL_FILE):
-        objects.append(str(folder / f"{file}.o"))
-        _command([*common, *macros, "-o", objects[-1], str(RUNTIME / file)])
-    return objects
+        objects.append(str(target.parent / f"{file}.o"))
+        run_compiler([*common, *macros, "-o", objects[-1], str(RUNTIME / file)])
+    run_compiler([*command, *flags, "-shared", "-o", str(target), *objects])
 
 
-def _command(command: list[str]) -> None:
+def run_compiler(command: list[str]) -> None:
+    """Run a command of a compiler; raise CompilerError with what it said if it fails."""
     done = _run(command)
     if done.returncode:
         raise CompilerError(

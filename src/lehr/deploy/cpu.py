@@ -36,7 +36,7 @@ import numpy as np
 import torch
 
 from lehr.deploy import limits
-from lehr.deploy.build import CompilerError, build, built_before, cache_folder, find_compiler
+from lehr.deploy.build import CompilerError, build, built_before, cache_folder, find_compiler, prebuilt
 from lehr.deploy.integer_net import Images, IntegerNet, check_batch
 from lehr.deploy.plan import Plan, Result, plan
 from lehr.deploy.structs import INSTRUCTION_SETS, Areas, Layer, Routine, Strips, Tables, Tiles
@@ -292,6 +292,8 @@ def _compiled(net: IntegerNet, threads: int, instruction_set: str) -> Engine:
 
 
 def _load() -> ctypes.CDLL:
+    if not os.environ.get("CC") and prebuilt() is not None:
+        return _library(None, None)
     folder = cache_folder()
     try:
         compiler = tuple(find_compiler())
@@ -303,9 +305,15 @@ def _load() -> ctypes.CDLL:
 
 
 @cache
-def _library(compiler: tuple[str, ...] | None, folder: Path) -> ctypes.CDLL:
-    """The runtime, loaded once for each compiler and cache; without a compiler, one that was built before."""
-    path = built_before(folder) if compiler is None else build(compiler, folder=folder)
+def _library(compiler: tuple[str, ...] | None, folder: Path | None) -> ctypes.CDLL:
+    """The runtime, loaded once for each compiler and cache; without a compiler, one that was built before.
+
+    Without a cache too, the one that came with the wheel.
+    """
+    if folder is None:
+        path = prebuilt()
+    else:
+        path = built_before(folder) if compiler is None else build(compiler, folder=folder)
     try:
         library = ctypes.CDLL(str(path))
         pointer, size = ctypes.c_void_p, ctypes.c_size_t

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageOps
+
+if TYPE_CHECKING:
+    from lehr.deploy.integer_net import IntegerNet
 
 # Pillow reads more, and starts other programs for some (Ghostscript for EPS): these it decodes itself.
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
@@ -29,7 +35,19 @@ def image_files(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
 
 
-def read_image(path: Path, shape: tuple[int, int, int], *, resize: bool = False) -> np.ndarray:
+def image_batch(image: object, net: IntegerNet, *, resize: bool = False) -> np.ndarray:
+    """A batch of one image for a network: of a file, or of a PIL image."""
+    if net.input_dtype != "uint8" or len(net.input_shape) != 3:
+        shape = "x".join(map(str, net.input_shape))
+        raise ImageError(f"this network takes {net.input_dtype} of shape {shape}, and no images: give it an array")
+    if not isinstance(image, str | os.PathLike | Image.Image):
+        raise TypeError(f"give an array of images, the path of one or a PIL image, got {type(image).__name__}")
+    channels, rows, columns = net.input_shape
+    source = image if isinstance(image, Image.Image) else Path(image)
+    return read_image(source, (channels, rows, columns), resize=resize)[None]
+
+
+def read_image(path: Path | Image.Image, shape: tuple[int, int, int], *, resize: bool = False) -> np.ndarray:
     """The pixels of a PNG, JPEG, ... for a network that takes `shape` (channel, row, column), turned upright.
 
     Colours become grey, and grey becomes colours, as the network asks; another size is an error unless `resize`, which
@@ -39,9 +57,9 @@ def read_image(path: Path, shape: tuple[int, int, int], *, resize: bool = False)
     if channels not in (1, 3):
         raise ImageError(f"image files have 1 or 3 channels, this network takes {channels}")
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
+        if isinstance(path, Path) and path.exists() and not (path.is_file() or path.is_dir()):
             raise ValueError("it is no file on a disk but a pipe, a device or the like")
-        with _opened(path) as opened:
+        with _opened(path) if isinstance(path, Path) else contextlib.nullcontext(path) as opened:
             if opened.width * opened.height > _MOST_PIXELS:
                 raise ValueError(f"it has {opened.width}x{opened.height} pixels, more than {_MOST_PIXELS:,}")
             image = _opaque(_eight_bits(ImageOps.exif_transpose(opened))).convert("L" if channels == 1 else "RGB")
@@ -55,7 +73,7 @@ def read_image(path: Path, shape: tuple[int, int, int], *, resize: bool = False)
         if not resize:
             raise ImageError(
                 f"{path} has {image.width}x{image.height} pixels and this network takes {columns}x{rows}: "
-                f"resize it, or pass --resize"
+                "resize it, or pass --resize (resize=True)"
             )
         image = ImageOps.fit(image, (columns, rows), Image.Resampling.BILINEAR)
     pixels = np.array(image, dtype=np.uint8)  # a copy: that of the image is read-only

@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lehr.deploy.card import Card
 from lehr.deploy.operations import Affine, Conv, Floats, Operation, Round, Shape, Table, Value, Weights, as_shape, short
 from lehr.deploy.reference import result
 from lehr.printable import printable
@@ -141,6 +142,7 @@ class IntegerNet:
     rounded: tuple[str, ...] = ()
     input_dtype: InputType = "uint8"
     outputs: tuple[Output, ...] = ()  # the last operation, flat, unless others are given
+    card: Card = field(default_factory=Card)  # what it was trained on, how, and what it is not for
     values: Mapping[str, Value] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -279,9 +281,24 @@ class IntegerNet:
         """The integer scores, int64, in the shapes of `run`; equal bit for bit in every backend."""
         return self._run(images, {output.name: self.score_of(output) for output in self.outputs})
 
-    def predict(self, images: Images) -> Any:
-        """The class of each image, or of each place of it: the first of the largest of the first output."""
-        return self.classes_of(self.run(images))
+    def predict(self, images: Any, *, resize: bool = False) -> Any:
+        """The class of each image, or of each place of it: the first of the largest of the first output.
+
+        Args:
+            images: A batch of what the network takes, or the path of an image file, or a PIL image.
+            resize: Crop an image of another size to its middle and scale it; without it, it is refused.
+
+        Returns:
+            The numbers of the classes; of an image file or a PIL image, the name of its class.
+        """
+        if isinstance(images, np.ndarray):
+            return self.classes_of(self.run(images))
+        if isinstance(images, Tensor):
+            return self.classes_of(self.run(images))
+        from lehr.deploy.images import image_batch
+
+        number = int(self.classes_of(self.run(image_batch(images, self, resize=resize)))[0])
+        return self.classes[number] if self.classes else number
 
     def classes_of(self, found: Any) -> Any:
         """The classes in what `run` has given."""

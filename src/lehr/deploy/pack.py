@@ -7,6 +7,7 @@
                         version 2 has "input_dtype": "int8" or "float32", inputs of other ranks, and "outputs":
                         [{"name": "mask", "value": "head", "shape": [2, 32, 32]}, ...]; version 3 has Requantize,
                         Multiply, Concat, Take and factors of Add; a version is written where it is needed
+    metadata "card"    the model card, a JSON object (card.py); older files have none
     tensor "1.weight"  the weights' codes of operation 1, packed: three levels five to a byte (base 3, the first code is
                        the lowest digit), others in the fewest whole bits a code, lowest bit first; zeros fill up
     tensor "2.shift"   any other array, as it is; integers in the narrowest of int8, int16, int32
@@ -31,6 +32,7 @@ import numpy as np
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save as to_bytes
 
+from lehr.deploy.card import Card
 from lehr.deploy.integer_net import IntegerNet, Output, flat_output
 from lehr.deploy.limits import Limits, check
 from lehr.deploy.operations import (
@@ -53,6 +55,7 @@ from lehr.deploy.operations import (
     Threshold,
     Weights,
 )
+from lehr.deploy.packed_files import file_of, is_name
 from lehr.printable import printable
 
 VERSION = 3  # the newest there is; a network is written in the oldest that can tell it, for older lehr
@@ -113,12 +116,13 @@ def save(net: IntegerNet, path: str | Path) -> None:
 
 
 def load(path: str | Path, *, limits: Limits | None = _LIMITS) -> IntegerNet:
-    """The network in a packed file. BadFile says what is wrong with a file that holds none.
+    """The network in a packed file, or that of the zoo. BadFile says what is wrong with a file that holds none.
 
     Args:
-        path: the file
+        path: the file, or the name of a network of the zoo
         limits: the most work and memory the network may ask for; None, for a file you trust, allows anything
     """
+    path = file_of(path) if is_name(path) else path
     if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
         raise BadFile(f"{path} is no file on a disk but a pipe, a device or the like: copy it into a file first")
     data = Path(path).read_bytes()
@@ -131,6 +135,13 @@ def load(path: str | Path, *, limits: Limits | None = _LIMITS) -> IntegerNet:
     except (ValueError, TypeError, OverflowError, RecursionError) as error:  # what IntegerNet, operations, JSON refuse
         raise BadFile(f"{path}: no network: {printable(error)}") from None
     return net
+
+
+def read_card(path: str | Path) -> Card:
+    """Read the model card of a packed file, without its network."""
+    with Path(path).open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return _card(header.get("__metadata__") or {})
 
 
 def pack_codes(codes: np.ndarray, levels: int) -> np.ndarray:
@@ -212,7 +223,8 @@ def packed_bytes(net: IntegerNet) -> bytes:
         description["version"] = 2
     if any(isinstance(operation, _SINCE_VERSION_3) or _has_factors(operation) for operation in net.operations):
         description["version"] = VERSION
-    return to_bytes(tensors, {"lehr": json.dumps(description, separators=(",", ":"), allow_nan=False)})
+    told = json.dumps(description, separators=(",", ":"), allow_nan=False)
+    return to_bytes(tensors, {"lehr": told, "card": net.card.to_json()})
 
 
 def _has_factors(operation: Operation) -> bool:
@@ -225,13 +237,19 @@ def _unpacked(data: bytes) -> IntegerNet:
     except SafetensorError as error:
         raise BadFile(f"no packed network, or not all of it: {error}") from error
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])  # deserialize has checked it
-    description = _parsed((header.get("__metadata__") or {}).get("lehr"))
+    metadata = header.get("__metadata__") or {}
+    description = _parsed(metadata.get("lehr"))
     tensors = {}
     for name, entry in entries:
         if entry["dtype"] not in _DTYPES:
             raise BadFile(f"{_shown(name)} is of {entry['dtype']}; tensors here are of {', '.join(_DTYPES)}")
         tensors[name] = np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    return _network(description, tensors)
+    return _network(description, tensors, _card(metadata))
+
+
+def _card(metadata: dict[str, str]) -> Card:
+    """The model card; that of a file which has none, as older ones have not, is empty."""
+    return Card.from_json(metadata.get("card", "{}"))
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:
@@ -257,7 +275,7 @@ def _parsed(text: str | None) -> dict[str, Any]:
     return description
 
 
-def _network(description: dict[str, Any], tensors: dict[str, np.ndarray]) -> IntegerNet:
+def _network(description: dict[str, Any], tensors: dict[str, np.ndarray], card: Card) -> IntegerNet:
     _check_keys(
         "the description",
         description,
@@ -297,7 +315,7 @@ def _network(description: dict[str, Any], tensors: dict[str, np.ndarray]) -> Int
     rounded = tuple(_text(why, "rounded") for why in _list(description.get("rounded", []), "rounded"))
     dtype: Any = _text(description.get("input_dtype", "uint8"), "input_dtype")
     outputs = tuple(_output(entry) for entry in _list(description.get("outputs", []), "outputs"))
-    return IntegerNet(shape, tuple(operations), classes, rounded, dtype, outputs)
+    return IntegerNet(shape, tuple(operations), classes, rounded, dtype, outputs, card)
 
 
 def _output(entry: Any) -> Output:

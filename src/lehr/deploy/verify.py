@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -29,6 +26,7 @@ from lehr.deploy.build import CompilerError
 from lehr.deploy.cpu import available, compile
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.operations import Affine, Floats, Requantize, Threshold
+from lehr.deploy.run_onnx import onnx_runner, run_qonnx
 from lehr.layers import AbstractQuantizer
 
 _BATCH = 500
@@ -96,9 +94,11 @@ def verify(model: nn.Module | None, net: IntegerNet, images: Tensor, *, qonnx: b
         found = _over(lambda x, e=engine: e(x.numpy()), images)
         yield _compared(f"C, {name}", "the reference run", found, reference, exact=exact)
     if importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx"):
-        yield _compared("ONNX, onnxruntime", "the reference run", _over(_onnx(net), images), reference, exact=exact)
+        yield _compared(
+            "ONNX, onnxruntime", "the reference run", _over(onnx_runner(net), images), reference, exact=exact
+        )
         if qonnx and importlib.util.find_spec("qonnx"):
-            found = _over(lambda x: _run_qonnx(net, x.numpy()), images)
+            found = _over(lambda x: run_qonnx(net, x.numpy()), images)
             yield _compared("QONNX, qonnx", "the reference run", found, reference, exact=exact)
 
 
@@ -176,42 +176,3 @@ def is_tie(model: nn.Module, net: IntegerNet, image: Tensor) -> bool:
     found = torch.from_numpy(_joined(net.run(image.numpy()))).flatten()
     apart = torch.maximum((found - logits).abs().max(), logits.max() - logits[found.argmax()])
     return bool(apart <= _ROUNDING * logits.abs().max())
-
-
-def _onnx(net: IntegerNet) -> Callable[[Tensor], Any]:
-    import onnxruntime
-
-    from lehr.deploy.write_onnx import to_onnx
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        to_onnx(net, path)
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    available = [output.name for output in session.get_outputs()]
-    scores = {x.name: "scores" if len(net.outputs) == 1 else f"{x.name}.scores" for x in net.outputs}
-    wanted = [x.name if x.name in available else scores[x.name] for x in net.outputs]  # integers are scores alone
-
-    def run(x: Tensor) -> Any:
-        found = session.run(wanted, {name: x.numpy()})
-        return dict(zip(wanted, found, strict=True)) if len(wanted) > 1 else found[0]
-
-    return run
-
-
-def _run_qonnx(net: IntegerNet, images: np.ndarray) -> Any:
-    import onnx
-    from qonnx.core.modelwrapper import ModelWrapper
-    from qonnx.core.onnx_exec import execute_onnx
-
-    from lehr.deploy.write_onnx import to_qonnx
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        to_qonnx(net, path, batch=len(images))
-        model = ModelWrapper(str(path))
-        # It runs each node as a model of the newest IR version its onnx knows; onnxruntime reads up to 13.
-        with patch.object(onnx, "IR_VERSION", 13):
-            found = execute_onnx(model, {model.graph.input[0].name: images})
-        outputs = {output.name: found[output.name] for output in net.outputs}
-        return outputs if len(outputs) > 1 else outputs[net.outputs[0].name]

@@ -74,12 +74,23 @@ from lehr.deploy.operations import (
 _EXACT = 2**24  # float32 holds every integer up to here, thresholds one past the largest sum too
 _INPUT_TYPES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "float32": TensorProto.FLOAT}
 _MOST_CUTS = 2**26  # thresholds of one QONNX node
+OLDEST_OPSET, NEWEST_OPSET = 13, 25
+# From which opset on there are constants of this width, and what holds them.
+_WEIGHT_TYPES = ((25, 2, ml_dtypes.int2), (21, 4, ml_dtypes.int4), (OLDEST_OPSET, 8, np.int8))
+_IR_VERSIONS = ((25, 13), (21, 10), (OLDEST_OPSET, 7))  # of the file format, by the opset that needs it
 _COMPARED = 4  # up to this many thresholds, comparing with each takes fewer passes than a binary search
 
 
-def to_onnx(net: IntegerNet, path: str | Path) -> None:
-    """Write the network as an ONNX file for stock runtimes (opset 25, which brought 2-bit weights)."""
-    Path(path).write_bytes(_Standard(net, "image").model().SerializeToString())
+def to_onnx(net: IntegerNet, path: str | Path, *, opset: int = NEWEST_OPSET) -> None:
+    """Write the network as an ONNX file for stock runtimes.
+
+    Args:
+        net: the network.
+        path: the file to write.
+        opset: the version of ONNX's operators, 13 to 25: an older runtime reads an older one. Weights take 2 bits each
+            from 25 on, 4 from 21 on and 8 before that, or as many as their levels need.
+    """
+    Path(path).write_bytes(_Standard(net, "image", opset).model().SerializeToString())
 
 
 def to_qonnx(net: IntegerNet, path: str | Path, *, batch: int = 1) -> None:
@@ -341,17 +352,20 @@ class Writer(ABC):
 
 
 class _Standard(Writer):
-    """Standard operators, of the opset that brought 2-bit weights."""
+    """Standard operators; weights in the narrowest integers that the opset has."""
 
-    opsets = (("", 25),)
-    ir_version = 13
+    def __init__(self, net: IntegerNet, batch: int | str, opset: int) -> None:
+        if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
+            raise ValueError(f"opset is {OLDEST_OPSET} to {NEWEST_OPSET}, got {opset}")
+        super().__init__(net, batch)
+        self.opset = opset
+        self.opsets = (("", opset),)
+        self.ir_version = next(version for since, version in _IR_VERSIONS if opset >= since)
 
     @override
     def weights(self, name: str, weights: Weights) -> str:
         bits = _signed_bits(weights)
-        dtype = next(
-            dtype for width, dtype in ((2, ml_dtypes.int2), (4, ml_dtypes.int4), (8, np.int8)) if bits <= width
-        )
+        dtype = next(dtype for since, width, dtype in _WEIGHT_TYPES if self.opset >= since and bits <= width)
         packed = self.constant(weights.values.astype(dtype), f"{name}.weight")
         result = self.free(f"{name}.dequantized")
         one = self.constant(np.array(1, np.float32))

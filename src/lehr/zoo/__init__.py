@@ -1,21 +1,27 @@
-"""Trained networks that come with lehr, as packed files. Commands take their names instead of a path.
+"""Trained networks that come with lehr, as packed files with their model cards. Commands take their names.
 
->>> network = networks()["digits"]
->>> network.dataset, network.path.name
-('digits', 'digits.lehr')
+>>> net = load("digits")
+>>> net.card.data, net.card.recipe
+('digits', 'lehr train digits-ana')
+>>> print(describe("digits"))  # doctest: +ELLIPSIS
+what      of this network
+name      digits
+data      digits
+...
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from lehr.deploy.card import Card
 from lehr.deploy.integer_net import IntegerNet
-from lehr.deploy.pack import load
+from lehr.deploy.pack import load, read_card
+from lehr.deploy.packed_files import file_of, zoo_files
 from lehr.table import Table
 
-_FOLDER = Path(__file__).parent
+__all__ = ["Network", "describe", "file_of", "listing", "load", "networks"]
 
 
 @dataclass(frozen=True)
@@ -24,22 +30,25 @@ class Network:
 
     Args:
         name: its name, also that of its file.
-        dataset: the images it classifies.
-        accuracy: the share of their test images that it classifies correctly.
-        trained: the command that trained it.
-        seed: the seed of that run.
+        path: where its packed file is.
+        card: what it was trained on, how, and how good it is.
     """
 
     name: str
-    dataset: str
-    accuracy: float
-    trained: str
-    seed: int
+    path: Path
+    card: Card
 
     @property
-    def path(self) -> Path:
-        """Where its packed file is."""
-        return _FOLDER / f"{self.name}.lehr"
+    def dataset(self) -> str:
+        """The data set it was trained on."""
+        return self.card.data
+
+    @property
+    def accuracy(self) -> float:
+        """The share of the data set's test images that it classifies correctly."""
+        if self.card.accuracy is None:
+            raise ValueError(f"the card of {self.name} tells no accuracy")
+        return self.card.accuracy
 
     def load(self) -> IntegerNet:
         """Read the network from its file."""
@@ -47,49 +56,34 @@ class Network:
 
 
 def networks() -> dict[str, Network]:
-    """Return all networks of the zoo by name."""
-    rows = json.loads((_FOLDER / "networks.json").read_text())
-    return {row["name"]: Network(**row) for row in rows}
+    """Return all networks of the zoo by name, the smallest first."""
+    return {name: Network(name, path, read_card(path)) for name, path in zoo_files().items()}
 
 
-def file_of(name: str | Path) -> Path:
-    """Return the packed file that a user names: an existing file, else the network of that name in the zoo.
+def describe(name: str | Path) -> Table:
+    """Return the model card of a network of the zoo, or of a packed file, with its size and what it takes and gives.
 
-    Raises ValueError if there is neither, or if it is a folder.
+    Args:
+        name: a name of the zoo, or a packed file.
     """
-    path, known = Path(name), networks()
-    if path.is_dir() and str(name) in known and not (path / "recipe.yaml").exists():
-        return known[str(name)].path
-    if path.is_dir():
-        raise ValueError(
-            f"{path} is a folder, not a packed network. If it is a run, `lehr export {path} --to packed` writes "
-            f"{path / 'model.lehr'}"
-        )
-    if path.exists():
-        return path
-    if path.suffix:
-        raise ValueError(
-            f"there is no file {path}: `lehr export RUN --to packed` writes one, and the zoo has {', '.join(known)}"
-        )
-    if str(name) not in known:
-        raise ValueError(f"there is no file {name} and no network of that name: the zoo has {', '.join(known)}")
-    return known[str(name)].path
+    path = file_of(name)
+    net = load(path)
+    facts = [
+        ("bytes", f"{path.stat().st_size:,}"),
+        ("MACs", f"{net.summary().macs:,}"),
+        ("takes", f"{'x'.join(map(str, net.input_shape))} {net.input_dtype}"),
+        ("classes", ", ".join(net.classes) or "without names"),
+        ("exact", "yes: torch's own integers on any machine" if net.exact else "no: rounding can decide"),
+    ]
+    told = net.card.rows() or [("card", "none: it was packed without one")]
+    return Table(("what", "of this network"), [*told, *facts])
 
 
 def listing() -> Table:
     """Return a row for each network."""
     rows = []
     for network in networks().values():
-        summary = network.load().summary()
-        size = network.path.stat().st_size
-        rows.append(
-            (
-                network.name,
-                network.dataset,
-                f"{network.accuracy:.2%}",
-                f"{size:,}",
-                f"{summary.macs:,}",
-                network.trained,
-            )
-        )
+        size, macs = network.path.stat().st_size, network.load().summary().macs
+        accuracy, recipe = f"{network.accuracy:.2%}", network.card.recipe
+        rows.append((network.name, network.dataset, accuracy, f"{size:,}", f"{macs:,}", recipe))
     return Table(("name", "data", "test accuracy", "bytes", "MACs", "trained by"), rows)

@@ -1,6 +1,9 @@
 /* Run a network: layer after layer, each by its routine. */
 #include "lehr.h"
 #include "values.h"
+#ifdef LEHR_HAVE_AVX2
+#include "processor.h"
+#endif
 
 #ifdef LEHR_DEVICE
 /* An export for one device: model.c names the functions that its layers use, and the linker drops all others. */
@@ -45,10 +48,10 @@ int lehr_best_instruction_set(void)
     if (lehr_amx_usable())
         return LEHR_AMX;
 #endif
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+    if (lehr_cpu_has(LEHR_CPU_ZMM, LEHR_CPU_AVX512BW | LEHR_CPU_AVX512VL))
         return LEHR_AVX512;
 #endif
-    if (__builtin_cpu_supports("avx2"))
+    if (lehr_cpu_has(LEHR_CPU_YMM, LEHR_CPU_AVX2))
         return LEHR_AVX2;
 #endif
 #ifdef LEHR_HAVE_VECTOR
