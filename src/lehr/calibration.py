@@ -182,9 +182,12 @@ class _OfBias:
 
     def hooks(self) -> list[Any]:
         return [
-            self.twin.register_forward_hook(lambda _, __, output: self.float.add(output)),
+            self.twin.register_forward_hook(self._see_float),
             self.layer.register_forward_hook(self),
         ]
+
+    def _see_float(self, _: nn.Module, __: Any, output: Any) -> None:
+        self.float.add(output)
 
     def __call__(self, _: nn.Module, __: Any, output: Tensor) -> Tensor:
         shape = [1] * output.ndim
