@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import lehr
 from frozen_networks import hard
 from lehr.deploy.operations import Add, Affine, Requantize, Threshold
+from lehr.dequantize import keep_float_sums_
 
 
 class Sum(nn.Module):
@@ -188,3 +189,25 @@ def test_additions_of_hooks_layers_and_quantizers_are_their_own():
     model.eval()(PIXELS)
     assert len(seen) == 2
     assert torch.equal(seen[1], results[0])
+
+
+@pytest.mark.parametrize("network", [lambda: Sum(), lambda: lehr.models.MobileNetV2(classes=3, width=0.25)])
+def test_a_state_from_before_sums_were_quantized_is_the_network_that_it_was(network) -> None:
+    torch.manual_seed(0)
+    old, new = network(), network()
+    quantized(old, sums="float")
+    quantized(new)
+    keep_float_sums_(new, old.state_dict())
+    new.load_state_dict(old.state_dict())
+    pixels = PIXELS if isinstance(old, Sum) else torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    assert torch.equal(new.eval()(pixels), old.eval()(pixels))
+    assert new.state_dict().keys() == old.state_dict().keys()
+
+
+def test_a_state_with_quantized_sums_keeps_them() -> None:
+    model = Sum()
+    quantized(model)
+    before = set(model.state_dict())
+    keep_float_sums_(model, before)
+    assert set(model.state_dict()) == before
+    assert any("add" in key for key in before)

@@ -12,10 +12,13 @@ Sequential(
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch import nn
 
+from lehr.additions import ADDITION
 from lehr.calls import CALLS, Followed, OwnForward, Redirected
 from lehr.decide import QUANTIZED
 
@@ -54,6 +57,37 @@ def dequantize_(model: nn.Module, *, weights: Literal["float", "quantized"] = "f
                 del module._modules[CALLS]
             del module.forward
     return model
+
+
+def keep_float_sums_(model: nn.Module, saved: Collection[str]) -> None:
+    """Remove the quantizers of sums and of what layers read that a saved state does not have.
+
+    Networks trained before lehr quantized sums are then what they were.
+
+    Args:
+        model: a network that `quantize_` has converted; it is changed in place.
+        saved: the keys of its state.
+    """
+    owners = {key.rpartition(".")[0] for key in saved}
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        if "input_quantizer" in module._modules and f"{prefix}input_quantizer" not in owners:
+            del module._modules["input_quantizer"]
+        forward = vars(module).get("forward")
+        if isinstance(forward, Redirected):
+            forward.sites = {
+                training: tuple(
+                    replace(site, quantizer=None)
+                    if site.name == ADDITION and f"{prefix}{CALLS}.{site.quantizer}" not in owners
+                    else site
+                    for site in sites
+                )
+                for training, sites in forward.sites.items()
+            }
+            kept = {site.quantizer for sites in forward.sites.values() for site in sites}
+            calls: Any = module._modules[CALLS]
+            for name in [name for name in calls if name not in kept]:
+                del calls[name]
 
 
 def become_(module: nn.Module, other: nn.Module) -> None:

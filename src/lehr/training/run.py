@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from lehr import data
 from lehr.data import AnyDataset, Dataset, Splits, StreamedSplits, batches_of
+from lehr.dequantize import keep_float_sums_
 from lehr.models import Input, quantized_part
 from lehr.training.errors import RunWarning
 from lehr.training.evaluation import evaluate_each, mirrored
@@ -135,6 +136,7 @@ def _load(path: Path) -> tuple[nn.Module, Recipe, Images]:
     saved = _saved_network(folder)
     images = images_of(path)
     model = build(recipe, images)
+    keep_float_sums_(model, saved)  # a run of lehr 0.1 has no quantizers of sums
     try:
         model.load_state_dict(saved)
     except RuntimeError as error:
