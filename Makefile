@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo quick test fuzz check docs results notebooks wheels test-lowest bench clean
+.PHONY: demo quick test fuzz check docs results notebooks wheels bench clean
 .DEFAULT_GOAL := test
 
 # Constraints pin torch to the CPU build the project is tested with.
@@ -47,16 +47,6 @@ results: $(VENV)/.ready
 # Writes the notebooks of examples/ from its scripts.
 notebooks: $(VENV)/.ready
 	$(BIN)/jupytext --quiet --update --to ipynb $$(grep -l '^# %%' examples/*.py)
-
-# The unit tests with the lowest versions that pyproject.toml admits, in an environment of its own: PYTHON=python3.10 make test-lowest.
-# The highest are what constraints.txt pins, and `make test` uses.
-LOWEST := .venv-lowest
-test-lowest:
-	$(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/pip install --quiet uv
-	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[train,deploy]' \
-		'pytest>=8.2' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'hypothesis>=6.100' 'scipy>=1.12'
-	OMP_NUM_THREADS=1 $(LOWEST)/bin/pytest -q -n auto --dist worksteal -m '$(QUICK)' tests
 
 # A wheel for each platform, with the C runtime compiled in: no compiler is needed where it is installed.
 # Linux by gcc and Debian's gcc-aarch64-linux-gnu, macOS and Windows by ziglang.

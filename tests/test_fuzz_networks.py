@@ -31,7 +31,8 @@ def same(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """For each image, whether integers are equal, and floats up to their last bits."""
     rounding = 0.0 if expected.dtype == np.int64 else 1e-4
     atol = rounding * max(1, float(np.abs(expected).max(initial=0)))
-    return np.isclose(found, expected, rtol=rounding, atol=atol).reshape(len(expected), -1).all(axis=1)
+    close = np.isclose(found, expected, rtol=rounding, atol=atol).reshape(len(expected), -1)
+    return np.asarray(close.all(axis=1))
 
 
 def assert_close(found: np.ndarray, expected: np.ndarray) -> None:

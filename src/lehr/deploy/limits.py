@@ -42,7 +42,7 @@ _POOLED = 4  # for each number of a window, in which nothing is vectorised,
 _POOLED_ROW = 8  # for each row of it,
 _WINDOW = 32  # and for itself
 _REQUANTIZED = 3  # for a product of 64 bits, a sum and a shift
-_TAKEN = 4  # for each number that is looked up at another place
+_TAKEN = 4  # for each number that is looked up at another place, an estimate
 _SEARCH = 8  # for a search among up to 255 thresholds
 
 
