@@ -133,6 +133,7 @@ class GXNORNet(Algorithm):
             skip_first=not self.first,
             skip_last=not self.last,
             scale="fixed",
+            sums=None,  # the paper quantizes no sums
         )
         for _, layer in quantized_layers(model):
             step = layer.quantizer.step

@@ -118,6 +118,7 @@ class LSQ(Algorithm):
             weights=LearnedStep(self.bits, signed=True),
             activations=LearnedStep(self.bits, signed=False),
             scale="fixed",
+            sums=None,  # the paper quantizes no sums
         )
         layers = dict(quantized_layers(model))
         ends = {next(iter(layers)), next(reversed(layers))}

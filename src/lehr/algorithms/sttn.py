@@ -121,6 +121,7 @@ class STTN(Algorithm):
             skip_first=not self.first,
             skip_last=not self.last,
             scale="channel" if trained else "fixed",
+            sums=None,  # the paper quantizes no sums
         )
         for quantizer, weight in _sums(model):
             quantizer.start_(weight, trained=trained)
