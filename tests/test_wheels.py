@@ -82,7 +82,7 @@ def test_a_wheel_predicts_without_a_compiler(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     (where, *available), _, row = (line.split() for line in ended.stdout.splitlines())
     assert where.startswith(str(packages))
-    assert available[:3] == ["reference", "scalar", "vector"]
+    assert {"reference", "scalar", "vector"} <= {*available}
     assert row[:2] == ["digit.png", str(int(digit.labels[0]))]
     assert not (tmp_path / "cache").exists()
 
