@@ -1,4 +1,5 @@
-/* The routines on vectors of 32 bytes. Compile this file alone with -mavx2. */
+/* The routines on vectors of 32 bytes, made of the templates below; the innermost loop is ternary_block in ternary.inc.
+ * Compile this file alone with -mavx2. */
 #ifdef LEHR_HAVE_AVX2
 
 #include "lehr.h"
