@@ -145,3 +145,13 @@ class TestNearest:
         if kind is not Uniform:
             slope = near.gradient(torch.ones_like(x), x)
             np.testing.assert_allclose(slope, restated_slope(x.numpy(), step, law), rtol=1e-9, atol=1e-10 / std)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("half_width", [0.25, 0.5, 3.0])
+def test_the_slope_under_uniform_noise_is_the_jumps_between_its_ends(bits: int, half_width: float) -> None:
+    step, noise = lehr.MultiStep.uniform(bits), lehr.Uniform.half_width(half_width)
+    x = torch.cat([torch.linspace(-140, 140, 5000), torch.tensor(step.thresholds), torch.tensor([float("nan")])])
+    torch.testing.assert_close(lehr.fast.uniform_slope(x, step, half_width), expected_slope(x, step, noise))
+    silent = lehr.fast.uniform_slope(x, step, torch.zeros(()))
+    assert not silent.any()

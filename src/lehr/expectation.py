@@ -188,6 +188,8 @@ def _gradient(ctx: Any, grad: Tensor) -> Tensor:
             return torch.zeros_like(u)
         if quick is not None:
             return quick.gradient(grad.to(u.dtype), u)
+        if isinstance(centred, Uniform) and len(step.thresholds) > fast.FEW:
+            return fast.uniform_slope(u, step, centred.w) * grad
         return expected_slope(u, step, centred) * grad
 
     return _evaluate(formula, quick, x, scale, noise, grad)

@@ -9,6 +9,7 @@ choice.
     staircase   a multi-step function: a sum of comparisons, or a table for many levels
     ramps       its expectation under uniform noise, which is piecewise linear; adjacent windows are one ramp
     nearest     under other noises, a sum over the few thresholds that the noise reaches from x
+    uniform_slope   under uniform noise whose std cannot be read, as in a compiled graph, a difference of two steps
 
 Many pieces are looked up in a table (`search.py`), so that the cost does not grow with the number of levels.
 """
@@ -251,6 +252,20 @@ class ManyRamps(Expectation):
 def _gate(grad: Tensor, x: Tensor, low: float, high: float) -> Tensor:
     """Return grad on [low, high), 0 elsewhere, by the one operation of Hardtanh's gradient."""
     return torch.ops.aten.hardtanh_backward(grad, x, *_open_interval(low, high, x.dtype))
+
+
+def uniform_slope(x: Tensor, step: Callable[[Tensor], Tensor], half_width: float | Tensor) -> Tensor:
+    """Return Σ_k δq_k f(x - θ_k) for U[-w, w) as (σ(x + w) - σ(x - w)) / 2w: the jumps between x - w and x + w.
+
+    Two searches, however many levels; a compiled graph, which cannot read w, would else have an operation for each.
+
+    Args:
+        x: a floating-point tensor.
+        step: the multi-step function σ.
+        half_width: w, which may be a tensor that broadcasts over x; where it is 0, the slope is 0.
+    """
+    slope = (step(x + half_width) - step(x - half_width)) / (2 * half_width)
+    return torch.where((half_width > 0) & ~x.isnan(), slope, 0.0).to(x.dtype)
 
 
 def nearest(thresholds: tuple[float, ...], levels: tuple[float, ...], noise: Any, dtype: torch.dtype) -> Nearest | None:
