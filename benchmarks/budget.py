@@ -21,10 +21,10 @@ from lehr.training.errors import RunError
 from lehr.training.machine import check_bfloat16, keep_freed_memory
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import named
-from lehr.training.run import Images, build
+from lehr.training.run import InputFormat, build
 from measure import Row, report
 
-CIFAR10 = Images((3, 32, 32), tuple("0123456789"), (0.5,) * 3, (0.25,) * 3)
+CIFAR10 = InputFormat((3, 32, 32), tuple("0123456789"), (0.5,) * 3, (0.25,) * 3)
 
 
 class Way(NamedTuple):

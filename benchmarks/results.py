@@ -58,13 +58,16 @@ def accuracy(results: Results) -> str:
     rows = [
         [
             f"{one['data']}, {one['network']}",
-            *(one["float"], one["ternary"], one.get("mirrored", ""), one["by"], one["time"]),
+            *(one["float"], one["ternary"], one.get("mirrored", "")),
+            *(f"{one['by']}, {one['training']}", one["time"]),
             f"in the zoo: `{one['zoo']}`" if "zoo" in one else f"`{one['command']}`",
             measured(one),
         ]
         for one in results["accuracy"]
     ]
-    return table(["data, network", "float", "fully ternary", "mirrored", "by", "time", "command", "measured"], rows)
+    return table(
+        ["data, network", "float", "fully ternary", "mirrored", "training", "time", "command", "measured"], rows
+    )
 
 
 def size(results: Results) -> str:

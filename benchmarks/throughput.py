@@ -27,7 +27,7 @@ from lehr.annealing import Constant
 from lehr.data import Batches, CropFlip, Dataset, Splits, load
 from lehr.training.loop import Step
 from lehr.training.recipe import Annealing, Data, Model, Optimizer, Recipe
-from lehr.training.run import Images, build
+from lehr.training.run import InputFormat, build
 from lehr.training.session import train
 
 GOALS = {"vgg": 0.97, "mlp": 0.90}
@@ -37,7 +37,7 @@ class HandWritten:
     """What one would write without lehr's loop."""
 
     def __init__(self, recipe: Recipe, splits: Splits) -> None:
-        self.model = build(recipe, Images.of(splits.train))
+        self.model = build(recipe, InputFormat.of(splits.train))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=recipe.optimizer.lr, fused=True)
         augment = CropFlip() if recipe.data.augment else None
         self.train = Batches(splits.train, recipe.data.batch_size, shuffle=True, augment=augment, drop_last=True)

@@ -12,7 +12,7 @@ from torch import nn
 import lehr
 from lehr import Dirac, Estimator, MultiStep, Normal, Quantizer, Uniform
 from lehr.algorithms import ANA, Estimated, EstimatorData
-from lehr.estimator import BINARY_CONNECT, BNN, STE, ana, ste
+from lehr.estimator import BINARY_CONNECT_STOCHASTIC, BNN, STE, ana, ste
 from lehr.training.recipes import dump, named, read
 from restated import value_and_gradient
 
@@ -42,7 +42,7 @@ class TestTheValue:
         assert STE == BNN == Estimator(MultiStep.sign(), Dirac(), Uniform.half_width(1))
         assert ste(TERNARY, 0.5) == Estimator(TERNARY, Dirac(), Uniform.half_width(0.5))
         assert ana(std=0.1, backward_std=0.3, noise=Normal) == Estimator(TERNARY, Normal(0.1), Normal(0.3))
-        assert BINARY_CONNECT.mode == "sample"
+        assert BINARY_CONNECT_STOCHASTIC.mode == "sample"
 
     def test_noises_beside_an_estimator_raise(self):
         for make in (lambda *args: lehr.quantize(torch.zeros(1), *args), Quantizer):

@@ -29,7 +29,7 @@ from lehr.deploy.operations import Threshold
 from lehr.deploy.verify import is_tie, verify
 from lehr.models import Input
 from lehr.training.recipes import named
-from lehr.training.run import Images, build
+from lehr.training.run import InputFormat, build
 
 HERE = Path(__file__).parent
 SEEDS = range(32)
@@ -230,7 +230,7 @@ def test_verification_counts_ties_and_fails_on_anything_else():
 def test_the_recipes_that_deploy_are_exact(name, shape, classes):
     """With weights as they begin and statistics of noise: what they become in training has the same units."""
     mean = (0.4914, 0.4822, 0.4465)[: shape[0]]
-    images = Images(shape, tuple(map(str, range(classes))), mean, (0.25,) * shape[0])
+    images = InputFormat(shape, tuple(map(str, range(classes))), mean, (0.25,) * shape[0])
     model = build(named(name), images)
     batch = torch.randint(0, 256, (8, *shape), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     with torch.no_grad():

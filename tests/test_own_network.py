@@ -21,7 +21,7 @@ from lehr.training.model import Model
 from lehr.training.recipe import Data, Recipe
 from lehr.training.recipes import RecipeError, dump, named, read
 from lehr.training.series import difference_of
-from lehr.training.shown import read_to_show
+from lehr.training.untrusted import read_to_show
 from processes import Lehr, lehr
 
 MODULE = '''

@@ -20,7 +20,7 @@ from lehr.cli.recipe_commands import train_words
 from lehr.models import VGG
 from lehr.training.recipe import Annealing, Data, Model, Optimizer, Pretraining, RateSchedule, Recipe
 from lehr.training.recipes import RecipeError, bases, dump, help_parser, methods, named, names, read
-from lehr.training.run import Images, build
+from lehr.training.run import InputFormat, build
 from processes import ENVIRONMENT
 
 
@@ -45,7 +45,7 @@ def test_a_method_is_a_recipe_of_each_base_with_the_same_budget(base: str, metho
 @pytest.mark.parametrize("method", methods())
 def test_a_method_quantizes_the_convolutions_of_a_base(method: str) -> None:
     recipe = named(f"fashion-mnist-{method}", ["--model.width", "0.05"])
-    model = build(recipe, Images((1, 28, 28), tuple("abcdefghij"), (0.3,), (0.4,)))
+    model = build(recipe, InputFormat((1, 28, 28), tuple("abcdefghij"), (0.3,), (0.4,)))
     kernels = [parameter for parameter in model.parameters() if parameter.dim() == 4 and parameter.shape[1] > 1]
     assert kernels
     assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)

@@ -381,9 +381,9 @@ def test_a_start_that_does_not_fit_raises(full_precision: Path, finished: tuple[
 
 
 def _images(splits: Splits) -> Any:
-    from lehr.training.run import Images
+    from lehr.training.run import InputFormat
 
-    return Images.of(splits.train)
+    return InputFormat.of(splits.train)
 
 
 # What stops a run.

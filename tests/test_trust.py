@@ -20,7 +20,7 @@ import yaml
 from lehr.algorithms import ANA
 from lehr.training import trust
 from lehr.training.recipes import RecipeError, dump, named, read
-from lehr.training.shown import read_to_show
+from lehr.training.untrusted import read_to_show
 from made_runs import make_run
 from processes import lehr
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from pathlib import Path
 
@@ -75,6 +77,11 @@ def test_deploy_load_knows_the_names_of_the_zoo() -> None:
     assert lehr.deploy.load("digits").card == NETWORKS["digits"].card
     with pytest.raises(ValueError, match="no network of that name: did you mean cifar10-quick or cifar10-flagship?"):
         lehr.deploy.load("cifar10-quik")
+
+
+def test_a_copy_keeps_its_card() -> None:
+    net = lehr.zoo.load("digits")
+    assert copy.deepcopy(net).card == pickle.loads(pickle.dumps(net)).card == NETWORKS["digits"].card
 
 
 def test_predict_measures_a_folder_of_class_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,8 @@ PAPER_STD = math.sqrt(3) / 6  # of U[-1/2, 1/2); the paper prints U[-1, 1] for t
 class Estimator:
     """A multi-step function σ, a forward noise and a backward noise, which by Theorem 2 define a value and a gradient.
 
-    With distribution function F of the forward noise and density f of the backward noise::
+    With distribution function F of the forward noise and density f of the backward noise, both of mean 0 (a mean is
+    added to x)::
 
         value     q_0 + Σ_k δq_k F(x - θ_k)         gradient     Σ_k δq_k f(x - θ_k)
 
@@ -119,4 +120,4 @@ def ana(
 
 
 STE = BNN = ste(MultiStep.sign(), half_width=1)
-BINARY_CONNECT = Estimator(MultiStep.sign(), Uniform.half_width(1), Uniform.half_width(1), "sample")
+BINARY_CONNECT_STOCHASTIC = Estimator(MultiStep.sign(), Uniform.half_width(1), Uniform.half_width(1), "sample")

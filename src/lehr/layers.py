@@ -214,9 +214,8 @@ class QuantizedWeight(nn.Module):
     quantizer: AbstractQuantizer
     # Of a subclass with a forward of its own: why `freeze` cannot convert it, and what to do.
     not_integer: ClassVar[tuple[str, str] | None] = None
-    outputs_at: ClassVar[int] = (
-        0  # the dimension of the weight that has the output channels, of one group if they differ
-    )
+    # The dimension of the weight that has the output channels (of one group, where a group has its own).
+    outputs_at: ClassVar[int] = 0
 
     @property
     def quantized_weight(self) -> Tensor:

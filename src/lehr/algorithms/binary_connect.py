@@ -27,7 +27,7 @@ from torch import nn
 from lehr.algorithms.algorithm import Algorithm, clip_, quantized_layers
 from lehr.algorithms.description import FLOATS, Description, becomes, end_layers
 from lehr.convert import Conversion, quantize_
-from lehr.estimator import BINARY_CONNECT, STE
+from lehr.estimator import BINARY_CONNECT_STOCHASTIC, STE
 from lehr.layers import Quantizer
 
 
@@ -58,7 +58,7 @@ class BinaryConnect(Algorithm):
             "-1, 1",
             FLOATS,
             end_layers(self.first, self.last),
-            estimator=str(BINARY_CONNECT if self.stochastic else STE),
+            estimator=str(BINARY_CONNECT_STOCHASTIC if self.stochastic else STE),
             becomes=becomes(weights=True, activations=False),
         )
 
@@ -66,7 +66,7 @@ class BinaryConnect(Algorithm):
         """Quantize the weights; give a trained network a scale for each output channel."""
         conversion = quantize_(
             model,
-            weights=Quantizer(BINARY_CONNECT if self.stochastic else STE),
+            weights=Quantizer(BINARY_CONNECT_STOCHASTIC if self.stochastic else STE),
             activations=None,
             skip_first=not self.first,
             skip_last=not self.last,

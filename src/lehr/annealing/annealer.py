@@ -182,7 +182,7 @@ def layers_of(model: nn.Module) -> list[list[str]]:
     """
     groups: dict[nn.Module, str] = {}
     layers: dict[str, list[str]] = {}
-    after: dict[nn.Module, str] = {}  # calls of functions, whose quantizers stand behind all layers
+    layer_of_call: dict[nn.Module, str] = {}  # calls of functions, whose quantizers stand behind all layers
     paths = {module: path for path, module in model.named_modules()}
     layer = ""
     for path, module in model.named_modules():
@@ -194,9 +194,10 @@ def layers_of(model: nn.Module) -> list[list[str]]:
                 layers[opened] = layers.pop("") + layers.get(opened, [])
             layer = opened
         elif isinstance(module, QuantizedCalls):
-            after |= {module[name]: groups.get(layer, paths[layer]) for name, layer in module.after.items()}
+            for call, owner in module.after.items():
+                layer_of_call[module[call]] = groups.get(owner, paths[owner])
         elif isinstance(module, Quantizer):
-            layers.setdefault(groups.get(module, after.get(module, layer)), []).append(path)
+            layers.setdefault(groups.get(module, layer_of_call.get(module, layer)), []).append(path)
     if not layers:
         raise ValueError(
             f"this {type(model).__name__} has no quantizer to anneal: convert it with lehr.quantize_ first"

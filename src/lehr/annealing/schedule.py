@@ -38,7 +38,7 @@ class Law(abc.ABC):
 
     @abc.abstractmethod
     def shape(self, progress: float) -> float:
-        """Return the decay before `final` is applied: 1 at progress 0, 0 at progress 1."""
+        """Return the decay before `final` is applied: 1 at progress 0, 0 at progress 1 (but for `Constant`)."""
 
 
 class LinearDecay(Law):

@@ -16,11 +16,13 @@ A key is a module class, which stands for its subclasses too unless they have a 
 `torch.flatten`, `operator.add`; a method of tensors is `torch.Tensor.flatten`. A value is a function of a `Call`
 (conversion.py). `freeze(model, images, converters={...})` adds to the table or replaces entries of it:
 
->>> def swapped(call):
-...     raise call.error("swapped", "it swaps dimensions", "leave them where they are")
 >>> import torch, lehr
->>> model = torch.nn.Sequential(lehr.models.Input((0.5,), (0.25,), bits=8), torch.nn.Flatten()).eval()
->>> net = lehr.freeze(model, torch.zeros(1, 1, 2, 2, dtype=torch.uint8), converters={torch.swapaxes: swapped})
+>>> class Squash(torch.nn.Module):
+...     def forward(self, x):
+...         return x / (1 + x.abs())
+>>> model = torch.nn.Sequential(lehr.models.Input((0.5,), (0.25,)), Squash(), lehr.Quantizer(lehr.estimator.STE)).eval()
+>>> lehr.freeze(model, torch.zeros(1, 1, 2, 2, dtype=torch.uint8), converters={Squash: rising})
+IntegerNet(1x2x2 images to 1x2x2 logits, 2 operations, 0 MACs, 520 bytes, exact)
 """
 
 from __future__ import annotations

@@ -215,7 +215,15 @@ class IntegerNet:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """So that it can be copied and sent to other processes."""
-        fields = (self.input_shape, self.operations, self.classes, self.rounded, self.input_dtype, self.outputs)
+        fields = (
+            self.input_shape,
+            self.operations,
+            self.classes,
+            self.rounded,
+            self.input_dtype,
+            self.outputs,
+            self.card,
+        )
         return IntegerNet, fields
 
     @property

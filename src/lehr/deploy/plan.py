@@ -98,7 +98,7 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
 
     Args:
         net: the network
-        instruction_set: what its weights are laid out for; scalar, avx2 and avx512 have one layout
+        instruction_set: what its weights are laid out for; scalar, vector, avx2 and avx512 have one layout
     """
     readers = Counter(source for operation in net.operations for source in operation.sources)
     kept = {name for output in net.outputs for name in (net.score_of(output), output.value)}

@@ -13,7 +13,7 @@ from dataclasses import replace
 from lehr.algorithms import Description
 from lehr.annealing import PowerDecay
 from lehr.training.recipe import Recipe
-from lehr.training.shown import NotImportedNetwork
+from lehr.training.untrusted import NotImportedNetwork
 
 
 def describe(recipe: Recipe) -> Description:

@@ -19,7 +19,7 @@ from lehr.report.numbers import level_name, percent
 from lehr.table import Table
 from lehr.training.folder import RunError, RunFolder, read_json
 from lehr.training.recipe import Recipe
-from lehr.training.shown import read_to_show
+from lehr.training.untrusted import read_to_show
 
 T = TypeVar("T")
 

@@ -1,1 +1,1 @@
-"""Training: recipes and the loop that runs them. The only package that imports Lightning."""
+"""Training: recipes and the loop that runs them."""

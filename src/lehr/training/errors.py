@@ -6,7 +6,7 @@ import signal
 
 
 class RunError(Exception):
-    """A run folder is missing, damaged or in use; the message says what to do."""
+    """A run cannot begin or go on; the message says what to do."""
 
 
 class RunWarning(UserWarning):

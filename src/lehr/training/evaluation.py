@@ -1,4 +1,4 @@
-"""Loss and accuracy of the network that will be deployed: without noise, computed in full precision.
+"""Loss and accuracy of the network that will be deployed: without noise, in float32 arithmetic.
 
 During training two variants are measured too: with the noise of training, and, if BatchNorm's statistics are
 re-estimated, with the running statistics of training.
@@ -24,7 +24,7 @@ Forward = Callable[[Tensor], Tensor]
 Total = Callable[[Tensor], Tensor]
 
 
-def _alone(tensor: Tensor) -> Tensor:
+def _of_one_process(tensor: Tensor) -> Tensor:
     """Return the tensor: the total of a single process."""
     return tensor
 
@@ -55,7 +55,7 @@ class Tally:
         self._correct.add_((scores.argmax(1) == labels).sum())
         self.count += size
 
-    def read(self, total: Total = _alone) -> tuple[float, float]:
+    def read(self, total: Total = _of_one_process) -> tuple[float, float]:
         """Return the mean loss and accuracy, NaN without samples; `total` adds the sums of several processes."""
         sums = torch.stack([self._loss, self._correct, torch.full_like(self._loss, self.count)])
         loss, correct, count = total(sums).tolist()
@@ -78,7 +78,7 @@ def mirrored(forward: Forward) -> Forward:
 
 @torch.no_grad()
 def evaluate_each(
-    forwards: dict[str, Forward], loss: nn.Module, batches: Steps, device: torch.device, total: Total = _alone
+    forwards: dict[str, Forward], loss: nn.Module, batches: Steps, device: torch.device, total: Total = _of_one_process
 ) -> dict[str, float]:
     """Return loss and accuracy of several forward functions, over all samples of all processes.
 

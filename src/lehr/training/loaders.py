@@ -7,7 +7,7 @@ import torch
 from lehr.data import AnyDataset, Splits, Steps, StreamedSplits, batches_of
 from lehr.training.recipe import Data
 
-_EVALUATED_AT_ONCE = 200  # images; evaluation keeps nothing for a backward pass
+EVALUATED_AT_ONCE = 200  # images; evaluation keeps nothing for a backward pass
 
 
 class Loaders:
@@ -52,11 +52,11 @@ class Loaders:
 
     def validation(self) -> Steps:
         """Return batches with every validation image once."""
-        return self._batches(self.splits.validation, _EVALUATED_AT_ONCE)
+        return self._batches(self.splits.validation, EVALUATED_AT_ONCE)
 
     def test(self) -> Steps:
         """Return batches with every test image once."""
-        return self._batches(self.splits.test, _EVALUATED_AT_ONCE)
+        return self._batches(self.splits.test, EVALUATED_AT_ONCE)
 
     def _batches(self, dataset: AnyDataset, batch_size: int, *, training: bool = False) -> Steps:
         return batches_of(

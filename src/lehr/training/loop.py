@@ -97,7 +97,7 @@ class Training:
             self.optimizer.optimizer,
             steps_per_epoch=len(self.batches),
             epochs=recipe.epochs,
-            annealed=max(window.end for window in self.annealer.windows) if self.annealer else None,
+            annealed=self.annealer.end if self.annealer else None,
         )
         self.average = Average(model, recipe.averaging) if recipe.averaging else None
         self.epoch = 0  # the next epoch

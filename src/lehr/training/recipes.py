@@ -40,7 +40,7 @@ from lehr.training.model import FROM_DATA, NETWORKS, Model, flags_of, network_cl
 from lehr.training.recipe import Recipe
 from lehr.training.upgrade import upgraded
 
-_TWINS = ("fp", "ana")
+_BASE_METHODS = ("fp", "ana")  # have recipes of their own; the others are settings over one of these
 CHOICES: dict[str, type] = {
     "algorithm": Algorithm,
     "annealing.schedule": Schedule,
@@ -60,14 +60,14 @@ def names() -> list[str]:
 
 def methods() -> list[str]:
     """Return the names of the methods; BASE-METHOD is a recipe for each base and method."""
-    return [*_TWINS, *sorted(path.stem for path in _methods().glob("*.yaml"))]
+    return [*_BASE_METHODS, *sorted(path.stem for path in _methods().glob("*.yaml"))]
 
 
 def bases() -> list[str]:
     """Return the bases that methods can be compared on: those with a shipped fp and a shipped ana recipe."""
     there = names()
     firsts = [name.removesuffix("-fp") for name in there if name.endswith("-fp")]
-    return [base for base in firsts if all(f"{base}-{twin}" in there for twin in _TWINS)]
+    return [base for base in firsts if all(f"{base}-{method}" in there for method in _BASE_METHODS)]
 
 
 def named(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -128,9 +128,9 @@ def help_parser(words: argparse.ArgumentParser) -> ArgumentParser:
 def _composed(base: str, method: str) -> str:
     """Return the YAML of the base's recipe that the method is `like`, with the method's settings."""
     settings = yaml.safe_load((_methods() / f"{method}.yaml").read_text())
-    twin = yaml.safe_load((_shipped() / f"{base}-{settings.pop('like')}.yaml").read_text())
-    twin.pop("result", None)
-    return yaml.safe_dump(_merged(twin, settings))
+    like = yaml.safe_load((_shipped() / f"{base}-{settings.pop('like')}.yaml").read_text())
+    like.pop("result", None)
+    return yaml.safe_dump(_merged(like, settings))
 
 
 def _merged(below: Any, above: Any) -> Any:
@@ -248,7 +248,7 @@ def parse(text: str, overrides: Sequence[str] | None, name: str) -> Recipe:
         reason = " ".join(str(error).split())
         for key, kind in CHOICES.items():
             if f'"{key}": ' in reason and "path" in reason:
-                offered = [choice for choice in kind.__subclasses__() if choice.__module__ != "lehr.training.shown"]
+                offered = [choice for choice in kind.__subclasses__() if choice.__module__ != "lehr.training.untrusted"]
                 known = ", ".join(sorted(choice.__name__ for choice in offered))
                 reason += f"; choose {known}, or give the import path of your own class"
         raise RecipeError(f"recipe {name}: {reason}") from error

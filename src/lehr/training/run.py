@@ -1,4 +1,4 @@
-"""Build, load and evaluate the network of an existing run, without importing Lightning.
+"""Build the network of a recipe, load or evaluate that of a run, without importing Lightning.
 
 model, recipe = load_network(path)            # the trained network, in eval mode, without its data set
 model, recipe, splits = load_run(path)        # with the data it was trained on
@@ -25,15 +25,15 @@ from lehr.models import Input, quantized_part
 from lehr.training.errors import RunWarning
 from lehr.training.evaluation import evaluate_each, mirrored
 from lehr.training.folder import RunError, RunFolder, load_checkpoint, read_json
+from lehr.training.loaders import EVALUATED_AT_ONCE
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import named, read
 
-_EVALUATED_AT_ONCE = 200  # images
 _LARGEST_IMAGE = 2**26  # values; a photograph of 4096 x 4096 pixels has 3 * 2**24
 MODEL = "model."  # prefix of the network's tensors in a checkpoint
 
 
-class Images(NamedTuple):
+class InputFormat(NamedTuple):
     """The properties of images, or of signals, that a network is built from; stored in run.json."""
 
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class Images(NamedTuple):
     dtype: str = "uint8"  # or float32, of signals
 
     @classmethod
-    def of(cls, dataset: AnyDataset) -> Images:
+    def of(cls, dataset: AnyDataset) -> InputFormat:
         """Return the properties of a data set's images."""
         signals = isinstance(dataset, Dataset) and dataset.images.is_floating_point()
         kind = "float32" if signals else "uint8"
@@ -85,7 +85,7 @@ def load_data(recipe: Recipe) -> Splits | StreamedSplits:
     return data.load(name, root, seed=recipe.seed, validation=settings.validation)
 
 
-def build(recipe: Recipe, images: Images, *, start: Path | None = None) -> nn.Module:
+def build(recipe: Recipe, images: InputFormat, *, start: Path | None = None) -> nn.Module:
     """Build the recipe's network, initialised by its seed and quantized by its algorithm.
 
     Args:
@@ -130,7 +130,7 @@ def load_network(path: Path) -> tuple[nn.Module, Recipe]:
     return model, recipe
 
 
-def _load(path: Path) -> tuple[nn.Module, Recipe, Images]:
+def _load(path: Path) -> tuple[nn.Module, Recipe, InputFormat]:
     folder = RunFolder.open(path)
     recipe = read(folder.recipe)
     saved = _saved_network(folder)
@@ -152,20 +152,20 @@ def load_run(path: Path) -> tuple[nn.Module, Recipe, Splits | StreamedSplits]:
     return model, recipe, splits
 
 
-def check_images(splits: Splits | StreamedSplits, folder: RunFolder | None = None) -> Images:
+def check_images(splits: Splits | StreamedSplits, folder: RunFolder | None = None) -> InputFormat:
     """Return the properties of the images; raise RunError if the splits, or the run in `folder`, differ in them.
 
     Args:
         splits: the images to train or to evaluate on
         folder: a run to compare with, unless its run.json is lost
     """
-    images = Images.of(splits.train)
+    images = InputFormat.of(splits.train)
     network, wanted = "the training images are", images
     if folder is not None:
         with contextlib.suppress(RunError):
             network, wanted = f"the network of {folder.path} is for images", _recorded_images(folder)
     for part, dataset in zip(splits._fields, splits, strict=True):
-        given = Images.of(dataset)
+        given = InputFormat.of(dataset)
         if (given.shape, given.dtype, len(given.classes)) != (wanted.shape, wanted.dtype, len(wanted.classes)):
             raise RunError(f"{network} of {_size(wanted)}, but the {part} images are of {_size(given)}")
     return images
@@ -185,7 +185,7 @@ def evaluate(path: Path, device: torch.device | str | None = None, *, mirror: bo
     model, loss = model.to(device), recipe.loss.build()
     results = {}
     for name, dataset in (("val", splits.validation), ("test", splits.test)):
-        batches = batches_of(dataset, _EVALUATED_AT_ONCE, device=device)
+        batches = batches_of(dataset, EVALUATED_AT_ONCE, device=device)
         forwards = {f"{name}/": model} | ({f"{name}/mirrored_": mirrored(model)} if mirror else {})
         results |= evaluate_each(forwards, loss, batches, device)
     return results
@@ -206,7 +206,7 @@ def network_of(name: str) -> tuple[nn.Module, Tensor]:
         model, _, images = _load(path)
     else:
         recipe = named(name)
-        images = Images.of(load_data(recipe).train)
+        images = InputFormat.of(load_data(recipe).train)
         model = build(recipe, images).eval()
     return model, images.example()
 
@@ -217,7 +217,7 @@ def unused_path(path: Path) -> Path:
     return next(candidate for candidate in candidates if not candidate.exists())
 
 
-def images_of(path: Path) -> Images:
+def images_of(path: Path) -> InputFormat:
     """Return the images that a run's network is for, from run.json, or if that is lost, from the recipe's data set."""
     folder = RunFolder.open(path)
     try:
@@ -225,14 +225,14 @@ def images_of(path: Path) -> Images:
     except RunError as error:
         lost = error
     try:
-        images = Images.of(load_data(read(folder.recipe)).train)
+        images = InputFormat.of(load_data(read(folder.recipe)).train)
     except (data.DataError, OSError, ValueError) as error:
         raise RunError(f"{lost}; the recipe's data set, which has the images too, cannot be loaded: {error}") from error
     warnings.warn(f"{lost}; using the images of the recipe's data set", RunWarning, stacklevel=2)
     return images
 
 
-def _recorded_images(folder: RunFolder) -> Images:
+def _recorded_images(folder: RunFolder) -> InputFormat:
     """Return the images that run.json records; raise RunError if they are missing or impossible."""
     recorded = read_json(folder.info).get("images")
     if not isinstance(recorded, dict):
@@ -243,7 +243,7 @@ def _recorded_images(folder: RunFolder) -> Images:
         if not isinstance(values, list) or not values or not all(isinstance(value, kind) for value in values):
             raise RunError(f"{folder.info}: {name} of the images cannot be {reprlib.repr(values)}")
         parts.append(tuple(values))
-    images = Images(*parts, dtype=recorded.get("dtype", "uint8"))  # runs of lehr 0.1 do not say: images
+    images = InputFormat(*parts, dtype=recorded.get("dtype", "uint8"))  # runs of lehr 0.1 do not say: images
     if images.dtype not in ("uint8", "float32"):
         raise RunError(f"{folder.info}: images are uint8 and signals float32, got {reprlib.repr(images.dtype)}")
     if images.dtype == "float32" and not 1 <= len(images.shape) <= 3:
@@ -264,7 +264,7 @@ def _recorded_images(folder: RunFolder) -> Images:
     return images
 
 
-def _size(images: Images) -> str:
+def _size(images: InputFormat) -> str:
     kind = "" if images.dtype == "uint8" else f" {images.dtype}"
     return f"{'x'.join(f'{number:.6g}' for number in images.shape[:5])}{kind} in {len(images.classes)} classes"
 

@@ -2,7 +2,7 @@
 
 planned = plan(["fp", "ana", "twn"], "digits", seeds=3, folder=Path("runs/compare-digits"))
 for step in train_all(planned):
-    print(step.run.name, step.results)
+    print(step.run.path.name, step.results)
 """
 
 from __future__ import annotations

@@ -28,14 +28,14 @@ from lehr.training.loop import Results, Step, Training
 from lehr.training.machine import keep_freed_memory
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import dump, read
-from lehr.training.run import Images, build, check_images, images_of, load_data, load_network
+from lehr.training.run import InputFormat, build, check_images, images_of, load_data, load_network
 from lehr.training.teacher import Teacher, check_features
 
-Data = Splits | StreamedSplits
+AnySplits = Splits | StreamedSplits
 Watch = Callable[[Step], None]
 
 
-def train(recipe: Recipe, path: Path, *, splits: Data | None = None, watch: Watch | None = None) -> Results | None:
+def train(recipe: Recipe, path: Path, *, splits: AnySplits | None = None, watch: Watch | None = None) -> Results | None:
     """Train a new run.
 
     Args:
@@ -76,8 +76,8 @@ def train(recipe: Recipe, path: Path, *, splits: Data | None = None, watch: Watc
             return _run(_training(fabric, recipe, folder, network, splits, watch), folder)
 
 
-def resume(path: Path, *, splits: Data | None = None, watch: Watch | None = None) -> Results | None:
-    """Resume an interrupted run with the recipe in its folder; only return the results of a finished run.
+def resume(path: Path, *, splits: AnySplits | None = None, watch: Watch | None = None) -> Results | None:
+    """Resume an interrupted run with the recipe in its folder; if it is finished, return its results.
 
     Args:
         path: the run folder
@@ -104,7 +104,7 @@ def resume(path: Path, *, splits: Data | None = None, watch: Watch | None = None
 
 
 def _continue(
-    fabric: Fabric, recipe: Recipe, folder: RunFolder, splits: Data, watch: Watch | None = None
+    fabric: Fabric, recipe: Recipe, folder: RunFolder, splits: AnySplits, watch: Watch | None = None
 ) -> Results | None:
     """Continue from the newest checkpoint; finish the twin first."""
     newest = folder.newest_checkpoint()
@@ -113,7 +113,7 @@ def _continue(
             f"{folder.path} was begun by an older lehr; its checkpoints can be evaluated but not resumed: "
             f"start over with `lehr train {folder.recipe}`"
         )
-    images = Images.of(splits.train)
+    images = InputFormat.of(splits.train)
     twin = RunFolder(folder.twin)
     if recipe.twin_epochs and (not twin.recipe.exists() or _results_of(twin) is None):
         with _training_the_twin(recipe, twin.path):
@@ -128,12 +128,12 @@ def _continue(
     return _run(training, folder)
 
 
-def _started(recipe: Recipe, images: Images, start: Path | None, splits: Data) -> nn.Module:
+def _started(recipe: Recipe, images: InputFormat, start: Path | None, splits: AnySplits) -> nn.Module:
     """Build the network; fit the activations of one that starts from a full-precision run to training images."""
     network = build(recipe, images, start=start)
     count = recipe.pretraining.calibration
     if start is not None and count:
-        batches = itertools.islice((images for images, _ in batches_of(splits.train, recipe.data.batch_size)), count)
+        batches = itertools.islice((batch for batch, _ in batches_of(splits.train, recipe.data.batch_size)), count)
         like, _ = load_network(start)
         has_same_layers = {name for name, _ in like.named_parameters()} == {n for n, _ in network.named_parameters()}
         calibrate_(network, batches, like=like if has_same_layers else None, progress=False)
@@ -141,14 +141,14 @@ def _started(recipe: Recipe, images: Images, start: Path | None, splits: Data) -
 
 
 def _training(
-    fabric: Fabric, recipe: Recipe, folder: RunFolder, network: nn.Module, splits: Data, watch: Watch | None = None
+    fabric: Fabric, recipe: Recipe, folder: RunFolder, network: nn.Module, splits: AnySplits, watch: Watch | None = None
 ) -> Training:
     """Return the training of a network; raise an error if its settings do not fit."""
     keep_freed_memory()
     return Training(fabric, recipe, network, splits, teacher=_teacher(recipe, network, folder, splits), watch=watch)
 
 
-def _create(folder: RunFolder, training: Training, images: Images, recipe: Recipe | None = None) -> None:
+def _create(folder: RunFolder, training: Training, images: InputFormat, recipe: Recipe | None = None) -> None:
     """Create the folder of a new run once its settings are checked; `recipe` defaults to the training's."""
     recipe = training.recipe if recipe is None else recipe
     if training.fabric.is_global_zero:
@@ -187,7 +187,7 @@ def _alone(path: Path) -> contextlib.AbstractContextManager[None]:
     return alone(path) if is_main_process() else contextlib.nullcontext()
 
 
-def _check_settings(recipe: Recipe, images: Images) -> None:
+def _check_settings(recipe: Recipe, images: InputFormat) -> None:
     """Raise ValueError for settings that do not fit the images; warn of networks trained on validation images."""
     if is_main_process():
         for other in (recipe.start, recipe.distillation.teacher):
@@ -217,12 +217,12 @@ def _training_the_twin(recipe: Recipe, path: Path) -> Iterator[None]:
         raise Diverged(f"the full-precision twin, whose learning rate is {key}: {error}") from error
 
 
-def _teacher(recipe: Recipe, student: nn.Module, folder: RunFolder, splits: Data) -> Teacher | None:
+def _teacher(recipe: Recipe, student: nn.Module, folder: RunFolder, splits: AnySplits) -> Teacher | None:
     """Return the recipe's teacher, or None; raise RunError if it was trained on other images."""
     path = folder.twin if recipe.distillation.epochs else recipe.distillation.teacher
     if path is None:
         return None
-    images, known = Images.of(splits.train), images_of(path)
+    images, known = InputFormat.of(splits.train), images_of(path)
     if (known.shape, known.classes) != (images.shape, images.classes):
         raise RunError(
             f"the teacher {path} was trained on images of {known.shape} in {len(known.classes)} classes, but this "
