@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lehr.deploy.even_steps import line
+from lehr.deploy.even_steps import line, narrowed
 from lehr.deploy.operations import ALWAYS, NEVER, Requantize, Threshold, Value
 from lehr.deploy.reference import result
 
@@ -46,6 +46,29 @@ def test_a_line_equals_the_thresholds_at_every_integer_of_the_range(
     assert torch.equal(values, result(operation.threshold(), sums))
     inferred = operation.infer(Value((len(slopes), 1, 1), "integer", low, high))
     assert (inferred.low, inferred.high) == (values.min(), values.max())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    slopes=st.lists(st.integers(-5000, 5000), min_size=1, max_size=6),
+    shift=st.integers(-300_000, 300_000),
+    most=st.sampled_from([1, 27, 144, 288, 576, 4608, 100_000]),
+)
+def test_narrowed_numbers_give_the_same_levels_within_32_bits(slopes: list[int], shift: int, most: int):
+    cuts, directions = thresholds_of(np.array(slopes), shift + 777 * np.array(slopes))
+    found = line(cuts, directions, first=-128, low=-most, high=most)
+    assert found is not None
+    wide = Requantize("r", "s", *found, -128, 127)
+    narrow = narrowed(wide, -most, most)
+    if narrow is None:
+        assert most > 144, "few sums always have such numbers"
+        return
+    sums = np.arange(-most, most + 1)[:, None]
+    assert np.array_equal(narrow.of(sums), wide.of(sums))
+    part = 1 << (narrow.shift - Requantize.OFFSET_BITS)
+    products = narrow.multipliers.astype(np.int64) * sums + narrow.offsets.astype(np.int64) * part
+    assert np.abs(products).max() < 2**31
+    assert np.abs(narrow.offsets.astype(np.int64) * part).max() < 2**31
 
 
 def test_a_step_that_is_off_the_line_has_no_line():

@@ -22,6 +22,7 @@ from lehr.deploy.operations import (
     Flatten,
     Linear,
     MaxPool,
+    Requantize,
     SumPool,
     Table,
     Threshold,
@@ -322,6 +323,31 @@ def test_residual_additions_pools_and_branches():
         Affine("logits", "scores", rng.normal(size=4), rng.normal(size=4)),
     ]
     assert_every_routine_equals_the_reference(IntegerNet(shape, tuple(operations)), rng)
+
+
+@pytest.mark.parametrize("shift", [20, 24, 28])
+@pytest.mark.parametrize("factors", [(1, 1), (-3, 200), (-128, -127), (129, -127), (30000, 2)])
+def test_many_even_levels_after_convolutions_and_additions(shift, factors):
+    """At a shift of 20 the products may stay in 32 bits; sums of two bytes stay in 16 with small factors."""
+    rng = np.random.default_rng(shift)
+    shape = (8, 11, 13)
+
+    def levels(name, source, slope):
+        multipliers = (rng.normal(0, slope, 8) * 2.0**shift).astype(int)
+        return Requantize(name, source, multipliers, rng.integers(-(2**22), 2**22, 8), shift, -128, 127)
+
+    operations = (
+        table_between(8, -128, 127),
+        Threshold("trits", "x", np.tile([-30, 40], (8, 1)), np.ones(8), TRITS),
+        Conv("sums", "trits", weights(rng, (8, 8, 3, 3), TRITS), padding=(1, 1)),
+        levels("many", "sums", 2),
+        Conv("others", "x", weights(rng, (8, 1, 3, 3), TRITS), padding=(1, 1), groups=8),
+        levels("also many", "others", 0.1),
+        Add("sum", "many", "also many", *factors),
+        levels("out", "sum", 0.5 / max(map(abs, factors))),
+    )
+    assert_every_routine_equals_the_reference(IntegerNet(shape, operations), rng)
+    assert_every_routine_equals_the_reference(then_threshold(shape, operations[:-1], rng), rng)
 
 
 def test_float_layers_around_a_quantized_branch():

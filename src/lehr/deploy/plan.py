@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lehr.deploy import small
+from lehr.deploy.even_steps import narrowed
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.kernels import routine_for, runs_on, taps_of, triples_of, weights_for
 from lehr.deploy.operations import (
@@ -310,7 +311,11 @@ def _absorb_threshold(layer: Layer, follower: Operation, value: Value) -> Layer 
     pools = layer.pool_rows * layer.pool_columns > 1
     if pools and isinstance(follower, Threshold) and not small.ascend(follower.levels):
         return None  # small.c pools levels
-    fields = _steps(follower) if isinstance(follower, Threshold) else _multipliers(follower)
+    if isinstance(follower, Threshold):
+        fields = _steps(follower)
+    else:
+        narrow = narrowed(follower, layer.value.low, layer.value.high)
+        fields = _multipliers(narrow or follower) | {"narrow": int(narrow is not None)}
     return replace(layer, name=follower.name, value=value, target_type=_TYPE_OF[value.dtype], **fields)
 
 

@@ -182,6 +182,7 @@ class Layer:
     target_interleaved: int = 0
     steps: int = 0
     places: int = 0
+    narrow: int = 0
     first_factor: int = 0
     second_factor: int = 0
     words: int = 0

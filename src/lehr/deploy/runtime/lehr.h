@@ -149,6 +149,7 @@ typedef struct lehr_layer {
     int32_t source_interleaved, target_interleaved; /* (row, column, channel); only for matrix layers */
     int32_t steps; /* number of thresholds per channel; 0: the sums are the result, unless there are multipliers */
     int32_t places; /* the shift after a multiplier */
+    int32_t narrow; /* whether products with multipliers, and offsets shifted, stay in int32 */
     int32_t first_factor, second_factor;
     int32_t words; /* of 32 inputs, for LEHR_BITS */
     int32_t bias;  /* what small.c adds to sums, so that none is negative */

@@ -30,10 +30,31 @@ static inline int32_t lehr_requantized(const lehr_layer *layer, int32_t channel,
     return (int32_t)(level < low ? low : level > high ? high : level);
 }
 
-/* The same for `n` sums. Where vectors have no shifts of 64 bits, doubles are exact too: Python keeps products below 2^52. */
+/* The same for `n` sums that stay in int32 all the way, which vectors do at once. */
+#define LEHR_DEFINE_REQUANTIZE(NAME, TYPE)                                                                           \
+    static inline void NAME(const lehr_layer *layer, int32_t channel, const TYPE *restrict sums, int32_t n,          \
+                            int8_t *restrict target)                                                                 \
+    {                                                                                                                \
+        const int32_t multiplier = layer->multipliers[channel], places = layer->places;                              \
+        const int32_t offset = layer->offsets[channel] * ((int32_t)1 << (places - LEHR_OFFSET_BITS));                \
+        const int32_t low = (int32_t)layer->low, high = (int32_t)layer->high;                                        \
+        for (int32_t i = 0; i < n; i++) {                                                                            \
+            const int32_t level = (multiplier * sums[i] + offset) >> places;                                         \
+            const int32_t raised = level > low ? level : low;                                                        \
+            target[i] = (int8_t)(raised < high ? raised : high);                                                     \
+        }                                                                                                            \
+    }
+LEHR_DEFINE_REQUANTIZE(lehr_requantize_narrow, int32_t)
+LEHR_DEFINE_REQUANTIZE(lehr_requantize_short, int16_t)
+
+/* The same for any `n` sums. Where vectors have no shifts of 64 bits, doubles are exact too: Python keeps products below 2^52. */
 static inline void lehr_requantize_bytes(const lehr_layer *layer, int32_t channel, const int32_t *sums, int32_t n,
                                          int8_t *target)
 {
+    if (layer->narrow) {
+        lehr_requantize_narrow(layer, channel, sums, n, target);
+        return;
+    }
 #ifdef __AVX2__
     const double unit = 1.0 / (double)((int64_t)1 << layer->places), part = 1.0 / (double)(1 << LEHR_OFFSET_BITS);
     const double multiplier = layer->multipliers[channel] * unit, offset = layer->offsets[channel] * part;
@@ -139,6 +160,10 @@ static inline void lehr_finish_short(const lehr_layer *layer, int32_t channel, c
         else
             for (int32_t i = 0; i < n; i++)
                 out[i] = (int8_t)(lowest + (sums[i] <= first) + (sums[i] <= second));
+        return;
+    }
+    if (layer->narrow && layer->target_type == LEHR_INT8) {
+        lehr_requantize_short(layer, channel, sums, n, (int8_t *)target + at);
         return;
     }
     enum { PIECE = 64 };
