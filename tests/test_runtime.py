@@ -144,6 +144,20 @@ def test_ternary_convolutions_of_any_shape(case, values, pooled, seed):
     assert_every_routine_equals_the_reference(then_threshold(shape, tuple(operations), rng), rng)
 
 
+@pytest.mark.parametrize("columns", [8, 16, 32])
+@pytest.mark.parametrize("pool", [1, 2])
+@pytest.mark.parametrize(("kernel", "dilation", "groups"), [(3, 1, 1), (1, 1, 1), (5, 2, 2)])
+def test_maps_whose_rows_fill_vectors(columns, pool, kernel, dilation, groups):
+    """Where some rows of the output make a vector, it is loaded a row at a time; the last vector may be half empty."""
+    rng = np.random.default_rng(columns)
+    for rows in (6, 10):
+        shape, padding = (4, rows, columns), kernel // 2 * dilation
+        arguments = {"padding": (padding, padding), "dilation": (dilation, dilation), "groups": groups}
+        conv = Conv("sums", "x", weights(rng, (16, 4 // groups, kernel, kernel), TRITS), **arguments)
+        operations = (trit_table(4), conv, MaxPool("pool", "sums", (pool, pool), (pool, pool)))
+        assert_every_routine_equals_the_reference(then_threshold(shape, operations[: pool + 1], rng), rng)
+
+
 @QUICK
 @given(
     st.tuples(st.sampled_from([1, 3, 16]), st.integers(1, 40), st.integers(1, 40)),

@@ -121,20 +121,36 @@ def _areas(layer: Layer, tables: Tables, instruction_set: str) -> tuple[Areas, i
     element, entry, accumulators = (1, parts, 4 * parts) if ternary else (2, 1, 2 * parts)
     mask = layer.columns * element + vector
     keeps = (layer.pool_rows, layer.pool_columns) != (1, 1) and not tables.paired
-    # a channel with its padding and margins, a row more, which paired rows need, and what vectors reach past it
-    channel = (layer.rows + 2 * layer.padding_rows + 1) * layer.columns + 2 * layer.padding_columns + 2 * vector
+    segments = _segments(layer, tables, instruction_set)
+    if segments:  # a plane is the padded channel; vectors reach some rows past it
+        row = layer.columns + 2 * layer.padding_columns
+        channel = (layer.rows + 2 * layer.padding_rows) * row
+        planes = channel * layer.channels + 2 * segments * row + vector
+        channel += segments * row + 2 * vector
+    else:
+        # vectors reach past the last plane
+        planes = tables.plane_size * tables.plane_count * element + 4 * vector
+        # a channel with its padding and margins, a row more, which paired rows need, and what vectors reach past it
+        channel = (layer.rows + 2 * layer.padding_rows + 1) * layer.columns + 2 * layer.padding_columns + 2 * vector
     offsets, size = _in_order(
         {
-            "planes": tables.plane_size * tables.plane_count * element + 4 * vector,  # vectors reach past the last
+            "planes": planes,
             "tables": (BLOCK // 2 if vector > 32 else BLOCK) * 27 * entry * vector,
             "sums": layer.out_channels // layer.groups * accumulators * vector,
             "starts": tables.triples * 3 * 4,
             "kept": layer.out_channels * layer.out_rows * layer.out_columns * 2 if keeps else 0,
-            "masks": layer.kernel_columns * mask,
+            "masks": 0 if segments else layer.kernel_columns * mask,
             "values": channel if ternary else layer.channels * layer.rows * layer.columns * 2,
         }
     )
-    return Areas(**offsets, mask=mask), size
+    return Areas(**offsets, mask=0 if segments else mask, segments=segments), size
+
+
+def _segments(layer: Layer, tables: Tables, instruction_set: str) -> int:
+    """Output rows that make a vector of a padded plane, see runtime/padded.inc; 0 where planes are others."""
+    if instruction_set != "avx2" or layer.routine != Routine.TERNARY or not tables.shifts:
+        return 0
+    return {32: 1, 16: 2, 8: 4}.get(layer.columns, 0)
 
 
 def _tiles(layer: Layer) -> tuple[Tiles, int]:

@@ -89,6 +89,7 @@ class Areas:
     masks: int = 0
     values: int = 0
     mask: int = 0
+    segments: int = 0
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,19 @@
 
 typedef uint16_t vector __attribute__((vector_size(32)));
 
+/* A row of 32 bytes, two of 16 or four of 8. */
+static inline __attribute__((always_inline)) vector load_rows(const uint8_t *from, int segments, size_t apart)
+{
+    const __m128i *const rows[4] = {(const void *)from, (const void *)(from + apart), (const void *)(from + 2 * apart),
+                                    (const void *)(from + 3 * apart)};
+    if (segments == 1)
+        return (vector)_mm256_loadu_si256((const __m256i *)rows[0]);
+    if (segments == 2)
+        return (vector)_mm256_set_m128i(_mm_loadu_si128(rows[1]), _mm_loadu_si128(rows[0]));
+    return (vector)_mm256_set_m128i(_mm_unpacklo_epi64(_mm_loadl_epi64(rows[2]), _mm_loadl_epi64(rows[3])),
+                                    _mm_unpacklo_epi64(_mm_loadl_epi64(rows[0]), _mm_loadl_epi64(rows[1])));
+}
+
 #define INSTRUCTION_SET LEHR_AVX2
 #define VECTOR vector
 #define VECTOR_BYTES 32
@@ -19,6 +32,7 @@ typedef uint16_t vector __attribute__((vector_size(32)));
 #define OPAQUE(x) __asm__("" : "+r"(x))
 #endif
 #define PREFETCH(x) __builtin_prefetch(x)
+#define LOAD_ROWS load_rows
 #define TERNARY lehr_avx2_ternary
 #define WIDE lehr_avx2_wide
 #define BITS lehr_avx2_bits

@@ -99,7 +99,8 @@ enum {
 /* Where a look-up routine keeps what: offsets in scratch, in bytes, for the vectors of one instruction set. */
 typedef struct lehr_areas {
     uint32_t planes, tables, sums, starts, kept, masks, values;
-    uint32_t mask; /* bytes of one mask */
+    uint32_t mask;     /* bytes of one mask */
+    uint32_t segments; /* rows of the output that make a vector of a padded plane (see padded.inc); 0: planes are others */
 } lehr_areas;
 
 /* What LEHR_TERNARY and LEHR_WIDE make of a layer's source: planes (see planes.inc). */
