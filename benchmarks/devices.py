@@ -5,7 +5,8 @@
 Each network is exported for each target (`lehr export --to c --target ..`), built by the Makefile of the export and run
 in qemu, where a plugin (instructions.c) counts what `lehr_run` executes: the same number each time, on any
 computer. These are instructions, not cycles, which only a board could tell. The images are 4 random ones, and the
-count is their mean. `--write` keeps the numbers in devices.csv, to whose numbers tests/test_targets.py holds the code.
+count is their mean. `--write` keeps the numbers in the zoo's devices.csv, which `lehr zoo` shows and
+to which tests/test_targets.py holds the code.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from functools import cache
 from pathlib import Path
 from statistics import mean
 
+from lehr import zoo
 from lehr.deploy import to_c
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.pack import load
 from lehr.table import Table
-from lehr.zoo import file_of
 
 HERE = Path(__file__).parent
-KEPT = HERE / "devices.csv"
-NETWORKS = ("digits", "fashion-mnist", "cifar10-quick", "cifar10-flagship")
+KEPT = zoo.DEVICES
+NETWORKS = tuple(zoo.networks())
 # What is built with other flags than the export's own: a Cortex-M4 without its DSP instructions has those of an M3.
 VARIANTS = {"cortex-m4 plain C": ("cortex-m4", "-mcpu=cortex-m3 -mthumb -DSTACK_USED")}
 TARGETS = ("cortex-m4", *VARIANTS, "cortex-m0", "cortex-m55", "rv32", "aarch64")
@@ -149,21 +150,15 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
-def kept() -> dict[tuple[str, str], dict[str, str]]:
-    """The rows of devices.csv, by network and target."""
-    with KEPT.open() as file:
-        return {(row["network"], row["target"]): row for row in csv.DictReader(file)}
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=NETWORKS)
     parser.add_argument("--targets", nargs="+", default=TARGETS, choices=TARGETS)
     parser.add_argument("--write", action="store_true", help="keep the numbers in devices.csv")
     arguments = parser.parse_args()
-    rows, found = [], kept() if KEPT.exists() else {}
+    rows, found = [], dict(zoo.devices())
     for network in arguments.networks:
-        net = load(file_of(network))
+        net = load(zoo.file_of(network))
         for target in arguments.targets:
             if missing(target):
                 print(f"{network} on {target}: not measured, {', '.join(missing(target))} not found", file=sys.stderr)

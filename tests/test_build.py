@@ -1,7 +1,6 @@
 """The cache of compiled runtimes: whole, ours, and useful without a compiler."""
 
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compilers import with_last
 from lehr.deploy import CompilerError, build, compile
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.operations import Flatten, Linear, Table, Weights
@@ -35,7 +35,7 @@ print(compile(load(sys.argv[1]))(np.array([[[[200, 7]]]], dtype=np.uint8)).tolis
 def filled(tmp_path_factory) -> Path:
     """A cache with a runtime that is quickly built."""
     folder = tmp_path_factory.mktemp("cache")
-    build.build([*build.find_compiler(), "-O0"], folder=folder)
+    build.build([with_last(build.find_compiler(), "-O0", folder=folder)], folder=folder)
     return folder
 
 
@@ -43,7 +43,7 @@ def filled(tmp_path_factory) -> Path:
 def cache(filled, tmp_path, monkeypatch) -> Path:
     folder = shutil.copytree(filled, tmp_path / "cache")
     monkeypatch.setenv("LEHR_CACHE", str(folder))
-    monkeypatch.setenv("CC", shlex.join([*build.find_compiler(), "-O0"]))
+    monkeypatch.setenv("CC", str(filled / "compiler"))
     return folder
 
 
@@ -127,7 +127,7 @@ def test_folders_of_killed_builds_are_removed(cache):
         (folder / "scalar.o").touch()
     os.utime(old, (time.time() - 7200,) * 2)
     library(cache).unlink()
-    build.build([*build.find_compiler(), "-O0"], folder=cache)
+    build.build(build.find_compiler(), folder=cache)
     assert not old.exists()
     assert new.exists()  # somebody may be building in it right now
 
@@ -147,7 +147,7 @@ def test_a_library_others_can_write_is_not_loaded(cache):
     path.chmod(0o777)
     before = path.stat().st_ino
     assert build.built_before(cache) is None
-    path = build.build([*build.find_compiler(), "-O0"], folder=cache)
+    path = build.build(build.find_compiler(), folder=cache)
     assert path.read_bytes() == whole
     assert path.stat().st_ino != before
 

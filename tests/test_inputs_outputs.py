@@ -237,7 +237,10 @@ def test_the_c_program_takes_the_input_as_it_is(name: str, tmp_path: Path) -> No
     net, batch = networks.frozen(name), networks.batch(name).numpy()
     to_c(net, tmp_path, images=batch[:5])
     done = subprocess.run(
-        ["make", "-C", str(tmp_path), "check", "classify"], capture_output=True, text=True, check=False
+        ["make", "-C", str(tmp_path), "CFLAGS=-std=c99 -O1 -Wall -Wextra -Werror -pedantic", "check", "classify"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 differ" in done.stdout

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compilers import with_last
 from lehr.deploy import build, cpu
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.operations import (
@@ -436,10 +437,11 @@ def test_the_routines_are_clean_under_address_and_undefined_behaviour_sanitizers
     ]
     if not os.path.isabs(preload[0]):
         pytest.skip("gcc has no libasan (Debian: libgcc-12-dev)")
+    sanitizers = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
     environment = {
         **os.environ,
         "ASAN_OPTIONS": "detect_leaks=0",
-        "CC": "gcc -O1 -DLEHR_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=undefined",
+        "CC": with_last(["gcc"], "-O1", "-DLEHR_DEBUG", *sanitizers, folder=tmp_path),
         "LD_PRELOAD": " ".join(preload),
         "LEHR_CACHE": str(tmp_path),
         "LEHR_EXAMPLES": "15",

@@ -4,7 +4,6 @@ import ctypes
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from compilers import with_last
 from lehr.deploy import build, cpu, kernels
 from lehr.deploy.operations import Requantize
 from lehr.deploy.structs import InstructionSet, Kind, Routine, Type
@@ -147,7 +147,7 @@ def test_a_debug_build_stops_where_scratch_is_too_small(tmp_path):
     cases = [(routine, less, name) for routine, less in CASES for name in sets]
     environment = {
         **os.environ,
-        "CC": f"{shlex.join(build.find_compiler())} -O1 -DLEHR_DEBUG",
+        "CC": with_last(build.find_compiler(), "-O1", "-DLEHR_DEBUG", folder=tmp_path),
         "LEHR_CACHE": str(tmp_path),
         "PYTHONPATH": str(Path(build.__file__).parents[2]),
     }

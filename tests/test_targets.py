@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import devices
+from lehr import zoo
 from lehr.cli.commands import export
 from lehr.deploy import to_c
 from lehr.deploy.pack import load
 from lehr.deploy.targets import DEVICES, TARGETS
-from lehr.zoo import file_of
 from test_write_c import make_net
 
 MOST_MORE = 1.02  # instructions, memory or flash, against devices.csv
@@ -48,12 +48,12 @@ def test_one_make_builds_it_and_runs_its_test_vector(target, tmp_path):
 
 @pytest.mark.parametrize("target", DEVICES)
 def test_devices_take_no_more_than_they_did(target, tmp_path):
-    """Against benchmarks/devices.csv, which `python benchmarks/devices.py --write` writes; goals are in that script."""
+    """Against the zoo's devices.csv, which `python benchmarks/devices.py --write` writes; goals are in that script."""
     need(target)
     networks = ["digits", "cifar10-quick"] if target == "cortex-m4" else ["digits"]
     for network in networks:
-        row, folder = devices.kept()[network, target], tmp_path / network
-        figures = devices.measure(load(file_of(network)), target, folder)
+        row, folder = zoo.devices()[network, target], tmp_path / network
+        figures = devices.measure(load(zoo.file_of(network)), target, folder)
         if devices.compiler_of(folder) != row["compiler"]:
             pytest.skip(f"devices.csv was measured with {row['compiler']}")
         for name in ("instructions", "memory", "flash"):
@@ -93,7 +93,7 @@ def test_the_command_takes_the_same_targets():
 def test_the_page_of_devices_has_the_counted_numbers():
     page = (Path(devices.__file__).parents[1] / "docs" / "devices.md").read_text()
     for target in devices.TARGETS:
-        rows = [devices.kept()[network, target] for network in ("digits", "cifar10-quick")]
+        rows = [zoo.devices()[network, target] for network in ("digits", "cifar10-quick")]
         cells = [f"{int(row[name]):,}" for row in rows for name in ("instructions", "memory", "flash")]
         shown = "the same without DSP instructions" if target in devices.VARIANTS else target
         assert f"| {shown} | {' | '.join(cells)} |" in page

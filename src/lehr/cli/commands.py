@@ -185,6 +185,8 @@ def zoo(name: str | None = None) -> None:
     from lehr.zoo import describe, listing
 
     show(listing() if name is None else describe(name))
+    if name is None:
+        print("instructions, RAM and flash: for one input on a Cortex-M4, counted in an emulator")
 
 
 def approximate(

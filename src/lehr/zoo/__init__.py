@@ -12,6 +12,7 @@ data      digits
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,10 @@ from lehr.deploy.pack import load, read_card
 from lehr.deploy.packed_files import file_of, zoo_files
 from lehr.table import Table
 
-__all__ = ["Network", "describe", "file_of", "listing", "load", "networks"]
+__all__ = ["DEVICES", "Network", "describe", "devices", "file_of", "listing", "load", "networks"]
+
+DEVICES = Path(__file__).parent / "devices.csv"  # written by benchmarks/devices.py
+_SHOWN = "cortex-m4"
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,12 @@ def networks() -> dict[str, Network]:
     return {name: Network(name, path, read_card(path)) for name, path in zoo_files().items()}
 
 
+def devices() -> dict[tuple[str, str], dict[str, str]]:
+    """Return what each network takes on each target, as counted in emulators: instructions, memory, flash, ..."""
+    with DEVICES.open() as file:
+        return {(row["network"], row["target"]): row for row in csv.DictReader(file)}
+
+
 def describe(name: str | Path) -> Table:
     """Return the model card of a network of the zoo, or of a packed file, with its size and what it takes and gives.
 
@@ -75,15 +85,28 @@ def describe(name: str | Path) -> Table:
         ("classes", ", ".join(net.classes) or "without names"),
         ("exact", "yes: torch's own integers on any machine" if net.exact else "no: rounding can decide"),
     ]
+    if (counted := devices().get((net.card.name, _SHOWN))) and path == zoo_files().get(net.card.name):
+        facts.append(
+            (
+                f"on a {_SHOWN}",
+                "{instructions} instructions, {memory} bytes of RAM, {flash} of flash".format_map(_grouped(counted)),
+            )
+        )
     told = net.card.rows() or [("card", "none: it was packed without one")]
     return Table(("what", "of this network"), [*told, *facts])
 
 
 def listing() -> Table:
     """Return a row for each network."""
-    rows = []
+    rows, counts = [], devices()
     for network in networks().values():
         size, macs = network.path.stat().st_size, network.load().summary().macs
-        accuracy, recipe = f"{network.accuracy:.2%}", network.card.recipe
-        rows.append((network.name, network.dataset, accuracy, f"{size:,}", f"{macs:,}", recipe))
-    return Table(("name", "data", "test accuracy", "bytes", "MACs", "trained by"), rows)
+        counted = _grouped(counts.get((network.name, _SHOWN), {}))
+        on_device = [counted.get(what, "") for what in ("instructions", "memory", "flash")]
+        rows.append((network.name, f"{network.accuracy:.2%}", f"{size:,}", f"{macs:,}", *on_device))
+    return Table(("name", "accuracy", "bytes", "MACs", "instructions", "RAM", "flash"), rows)
+
+
+def _grouped(counted: dict[str, str]) -> dict[str, str]:
+    """Numbers with commas: 1,204,608."""
+    return {what: f"{int(value):,}" if value.isdecimal() else value for what, value in counted.items()}
