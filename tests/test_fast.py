@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lehr.fast
+import lehr.fast_forms
+import lehr.fast_linear
 from lehr import MultiStep, Uniform
 from lehr.expectation import expected_slope, expected_value
 from restated import BY_SCIPY, NOISES, numbers, step_value, steps, value_and_gradient
@@ -110,7 +112,7 @@ class TestRamps:
     @given(many_steps, st.floats(0.001, 3))
     def test_value_and_gradient_are_the_two_lines_of_theorem_2(self, step, half_width):
         noise = Uniform.half_width(half_width)
-        ramps = lehr.fast.ramps(step.thresholds, step.levels, noise.w)
+        ramps = lehr.fast_forms.ramps(step.thresholds, step.levels, noise.w)
         x = around([threshold + side * noise.w for threshold in step.thresholds for side in (-1, 0, 1)])
         torch.testing.assert_close(ramps.value(x), expected_value(x, step, noise), rtol=0, atol=1e-10)
         # A density jumps at the ends of its window, where the last bit of the end decides.
@@ -122,7 +124,7 @@ class TestRamps:
     @numbers
     @given(many_steps, st.floats(0.001, 3))
     def test_beyond_the_windows_values_are_levels_to_the_bit(self, step, half_width):
-        ramps = lehr.fast.ramps(step.thresholds, step.levels, half_width)
+        ramps = lehr.fast_forms.ramps(step.thresholds, step.levels, half_width)
         x = around(step.thresholds)
         thresholds = torch.tensor(step.thresholds, dtype=x.dtype)
         outside = ((x[:, None] - thresholds).abs() > 1.001 * half_width).all(1)
@@ -140,7 +142,7 @@ class TestNearest:
     def test_the_thresholds_within_reach_give_the_sums_over_all_of_them(self, kind, step, std):
         x = around(step.thresholds)
         law = BY_SCIPY[kind](std)
-        near = lehr.fast.Nearest(step.thresholds, step.levels, kind(std), x.dtype)
+        near = lehr.fast_forms.Nearest(step.thresholds, step.levels, kind(std), x.dtype)
         np.testing.assert_allclose(near.value(x), restated_value(x.numpy(), step, law), rtol=0, atol=1e-11)
         if kind is not Uniform:
             slope = near.gradient(torch.ones_like(x), x)
@@ -155,3 +157,86 @@ def test_the_slope_under_uniform_noise_is_the_jumps_between_its_ends(bits: int, 
     torch.testing.assert_close(lehr.fast.uniform_slope(x, step, half_width), expected_slope(x, step, noise))
     silent = lehr.fast.uniform_slope(x, step, torch.zeros(()))
     assert not silent.any()
+
+
+class TestLinearByRows:
+    """Large linear layers on few images quantize a few rows of their weight at a time: nothing else may change."""
+
+    @pytest.fixture(autouse=True)
+    def _small_is_large(self, monkeypatch):
+        monkeypatch.setattr(lehr.fast_linear, "MANY_WEIGHTS", 60)
+        monkeypatch.setattr(lehr.fast, "BLOCK", 40)
+
+    @staticmethod
+    def both(layer, x):
+        """Output and gradients by rows, and of the whole weight."""
+        x = x.requires_grad_()
+        whole = torch.nn.functional.linear(x, layer.quantized_weight, layer.bias)
+        by_rows = lehr.fast_linear.linear(x, layer.weight, layer.bias, layer.quantizer.estimator)
+        assert by_rows is not None
+        assert torch.equal(layer(x), by_rows)
+        above = torch.randint(-8, 9, whole.shape).to(x.dtype)
+        inputs = [tensor for tensor in (x, layer.weight, layer.bias) if tensor is not None]
+        return ((y, *torch.autograd.grad(y, inputs, above)) for y in (by_rows, whole))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("shape", [(12,), (1, 12), (16, 12), (2, 3, 12)])
+    @pytest.mark.parametrize(("step", "half_width"), [(MultiStep.ternary(), 0.5), (MultiStep.sign(), 1.0)])
+    def test_equals_the_whole_weight_to_the_bit_where_sums_are_exact(self, shape, dtype, step, half_width):
+        """Integers times powers of two add without rounding, in any order; among the weights are ties."""
+        torch.manual_seed(0)
+        noise = Uniform.half_width(half_width)
+        layer = lehr.Linear(12, 11, quantizer=lehr.Quantizer(step, noise, noise)).to(dtype)
+        with torch.no_grad():
+            layer.weight.copy_(torch.randint(-12, 13, (11, 12)) / 8)
+            layer.bias.copy_(torch.randint(-8, 9, (11,)) / 8)
+        for found, expected in zip(*self.both(layer, torch.randint(-8, 9, shape).to(dtype)), strict=True):
+            assert torch.equal(found, expected)
+
+    @numbers
+    @given(st.integers(1, 16), st.integers(4, 30), st.integers(15, 30), st.booleans(), st.integers(0, 2**31))
+    def test_equals_the_whole_weight_up_to_the_order_of_sums(self, images, inputs, outputs, has_bias, seed):
+        torch.manual_seed(seed)
+        layer = lehr.Linear(inputs, outputs, bias=has_bias).double()
+        for found, expected in zip(*self.both(layer, torch.randn(images, inputs).double()), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.parametrize(
+        "quantizer",
+        [
+            {"mode": "sample"},
+            {"forward": Uniform(0.1)},  # two ramps
+            {"forward": lehr.Normal(0.3)},
+            {"forward": Uniform(math.sqrt(3) / 6, 0.1)},  # a mean
+        ],
+    )
+    def test_other_estimators_quantize_the_whole_weight(self, quantizer):
+        layer, x = lehr.Linear(12, 7, quantizer=lehr.Quantizer(**quantizer)), torch.randn(3, 12)
+        assert lehr.fast_linear.linear(x, layer.weight, layer.bias, layer.quantizer.estimator) is None
+        assert layer(x).shape == (3, 7)
+
+    def test_more_images_scales_and_evaluation_quantize_the_whole_weight(self):
+        layer, x = lehr.Linear(12, 7, quantizer=lehr.Quantizer(scale=0.5)), torch.randn(3, 12)
+        plain = torch.nn.functional.linear(x, layer.quantized_weight, layer.bias)
+        assert torch.equal(layer(x), plain)
+        layer = lehr.Linear(12, 7).eval()
+        plain = torch.nn.functional.linear(x, layer.quantized_weight, layer.bias)
+        torch.testing.assert_close(layer(x), plain)
+        assert lehr.fast_linear.is_worthwhile(torch.randn(16, 12), layer.weight)
+        assert not lehr.fast_linear.is_worthwhile(torch.randn(17, 12), layer.weight)
+
+    @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own, in forward mode
+    def test_hooks_autocast_and_transforms_see_the_quantized_weight(self):
+        layer, x, seen = lehr.Linear(12, 7), torch.randn(3, 12), []
+        plain = torch.nn.functional.linear(x, layer.quantized_weight, layer.bias)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layer(x).dtype == torch.bfloat16
+        tangents = torch.func.jvp(layer, (x,), (x,))[1]
+        torch.testing.assert_close(tangents, plain - layer.bias)
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, x)
+            torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(layer(dual)).tangent, tangents)
+        torch.testing.assert_close(torch.func.vmap(layer)(x), plain)
+        layer.quantizer.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+        layer(x)
+        assert seen == [(7, 12)]

@@ -5,8 +5,8 @@ For noises with mean 0, distribution function F and density f (a mean shifts x):
     value     E[σ(x + ν_f)]      = q_0 + Σ_k δq_k F(x - θ_k)       F of the forward noise
     gradient  d/dx E[σ(x + ν_b)] =       Σ_k δq_k f(x - θ_k)       f of the backward noise
 
-`expected_value` and `expected_slope` are these two lines; `quantize` connects them to autograd. `fast.py` computes the
-same numbers faster where it can.
+`expected_value` and `expected_slope` are these two lines; `quantize` connects them to autograd. `fast.py` and
+`fast_forms.py` compute the same numbers faster where they can.
 
 >>> import torch, lehr
 >>> x = torch.tensor([-1.0, -0.2, 0.2, 0.6], requires_grad=True)
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lehr import fast
+from lehr import fast, fast_forms
 from lehr.estimator import Estimator, Mode, estimator_of
 from lehr.multistep import MultiStep
 from lehr.noise import NEGLIGIBLE, Dirac, Noise, Number, Uniform
@@ -158,7 +158,7 @@ def _value(
     if mode == "sample":  # σ(x + ν) for one draw of ν
         draws = noise.sample(x.shape, generator=generator, dtype=wide(x.dtype), device=x.device)
         noise = Dirac.trusted(0.0, draws)
-    quick = _quick(x, step, noise) if mode == "expectation" else None
+    quick = quick_form(x, step, noise) if mode == "expectation" else None
 
     def formula(u: Tensor, centred: Noise, scale: Number) -> Tensor:
         if _is(centred.std, 0):
@@ -181,7 +181,7 @@ def _gradient(ctx: Any, grad: Tensor) -> Tensor:
     x, *tensors = ctx.saved_tensors
     scale, std, mean = (tensors.pop(0) if number is None else number for number in ctx.numbers)
     step, noise = ctx.estimator.step, type(ctx.estimator.backward).trusted(std, mean).read()
-    quick = _quick(x, step, noise)
+    quick = quick_form(x, step, noise)
 
     def formula(u: Tensor, centred: Noise, _: Number, grad: Tensor) -> Tensor:
         if _is(centred.std, 0):
@@ -197,7 +197,7 @@ def _gradient(ctx: Any, grad: Tensor) -> Tensor:
 
 def _evaluate(
     formula: Callable[..., Tensor],
-    quick: fast.Expectation | None,
+    quick: fast_forms.Expectation | None,
     x: Tensor,
     scale: Number,
     noise: Noise,
@@ -213,18 +213,18 @@ def _evaluate(
 
     scale = fast.number(scale)
     is_plain = x.dtype == wide(x.dtype) and _is(scale, 1) and _is(noise.mean, 0)
-    if isinstance(quick, fast.Hardtanh) and is_plain:  # a single operation gains nothing from blocks
+    if isinstance(quick, fast_forms.Hardtanh) and is_plain:  # a single operation gains nothing from blocks
         return block(x, scale, noise.std, noise.mean, *others)
     return fast.blockwise(block, x, scale, noise.std, noise.mean, *others)
 
 
-def _quick(x: Tensor, step: MultiStep, noise: Noise) -> fast.Expectation | None:
+def quick_form(x: Tensor, step: MultiStep, noise: Noise) -> fast_forms.Expectation | None:
     """Return the quick form of both formulas, or None if there is none and the formulas above must run."""
     if isinstance(noise.std, Tensor) or noise.std <= NEGLIGIBLE or not fast.is_readable(x):
         return None
     if isinstance(noise, Uniform):
-        return fast.ramps(step.thresholds, step.levels, noise.w)  # pyright: ignore[reportArgumentType]
-    return fast.nearest(step.thresholds, step.levels, noise.trusted(noise.std, 0.0), wide(x.dtype))
+        return fast_forms.ramps(step.thresholds, step.levels, noise.w)  # pyright: ignore[reportArgumentType]
+    return fast_forms.nearest(step.thresholds, step.levels, noise.trusted(noise.std, 0.0), wide(x.dtype))
 
 
 def _is(number: Number, value: float) -> bool:

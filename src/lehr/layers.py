@@ -28,6 +28,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from lehr import fast_linear
 from lehr.estimator import Estimator, Mode, ana, estimator_of
 from lehr.expectation import quantize, wide
 from lehr.multistep import MultiStep
@@ -282,7 +283,19 @@ class Linear(QuantizedWeight, nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """The affine map of eq. 5."""
         x = self.quantized_input(input)
+        y = self._by_rows(x)
+        if y is not None:
+            return y
         return self._forward(lambda weight, bias: nn.functional.linear(x, weight, bias), space=0)
+
+    def _by_rows(self, x: Tensor) -> Tensor | None:
+        """The same of a large weight, faster; None where it does not apply, or hooks want the quantized weight."""
+        quantizer = self.quantizer
+        if not (self.training and fast_linear.is_worthwhile(x, self.weight)) or type(quantizer) is not Quantizer:
+            return None
+        if quantizer.scale is not None or quantizer._forward_hooks or quantizer._forward_pre_hooks:
+            return None
+        return fast_linear.linear(x, self.weight, self.bias, quantizer.estimator)
 
 
 class _Conv(QuantizedWeight, nn.modules.conv._ConvNd):
