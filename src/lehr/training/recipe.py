@@ -233,7 +233,7 @@ class Recipe:
         num_nodes: how many machines.
         strategy: Lightning Fabric's: auto or ddp.
         accelerator: Lightning Fabric's: auto, cpu, cuda, mps.
-        precision: Lightning Fabric's, of activations and gradients.
+        precision: Lightning Fabric's float type, of activations and gradients; levels are `precision_rules`'.
         channels_last: store filters in torch's channels_last format.
         compile: use torch.compile.
         deterministic: make torch use deterministic kernels on an accelerator; those of a CPU always are.

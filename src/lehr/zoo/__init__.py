@@ -4,9 +4,9 @@
 >>> net.card.data, net.card.recipe
 ('digits', 'lehr train digits-ana')
 >>> print(describe("digits"))  # doctest: +ELLIPSIS
-what      of this network
-name      digits
-data      digits
+what            of this network
+name            digits
+data            digits
 ...
 """
 
