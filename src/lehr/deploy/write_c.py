@@ -95,7 +95,7 @@ def to_c(
 
 
 def _host_files() -> list[Path]:
-    runtime = [path for path in sources() if path.name not in ("amx.c", "small.c")]  # these want their own weights
+    runtime = [path for path in sources() if not path.name.startswith(("amx", "small"))]  # these want their own weights
     example = RUNTIME / "example"
     return [*runtime, *sorted(example.glob("*.c")), example / "Makefile"]
 

@@ -38,86 +38,7 @@ enum {
     FEW_PIXELS = 64     /* where new ones come soon, as a block has not more pixels */
 };
 
-/* (channel, pixel) to (pixel, channel). */
-static void interleave(const lehr_layer *layer, const int8_t *source, int8_t *to)
-{
-    const size_t pixels = (size_t)layer->rows * (size_t)layer->columns, channels = (size_t)layer->channels;
-    for (size_t c = 0; c < channels; c++)
-        for (size_t i = 0; i < pixels; i++)
-            to[i * channels + c] = source[c * pixels + i];
-}
-
-/* Some channels of a row of the source, `n` pixels; the rest of the slice is zero. */
-static void pad_row(const int8_t *from, size_t apart, size_t n, size_t channels, size_t slice, int8_t *to)
-{
-    if (slice == DEPTH) {
-        const __mmask64 here = channels >= DEPTH ? ~UINT64_C(0) : (UINT64_C(1) << channels) - 1;
-        for (size_t x = 0; x < n; x++)
-            _mm512_storeu_si512(to + x * DEPTH, _mm512_maskz_loadu_epi8(here, from + x * apart));
-        return;
-    }
-    if (apart == slice) { /* neighbours there as here */
-        memcpy(to, from, n * slice);
-        return;
-    }
-    for (size_t x = 0; x < n; x++)
-        memcpy(to + x * slice, from + x * apart, channels);
-}
-
-/* The source of a group with its padding: (slice, plane, row, column, channel of the slice). */
-static void pad(const lehr_layer *layer, const lehr_tiles *s, const int8_t *source, int8_t *to)
-{
-    const int32_t stride = s->shifted ? layer->stride_columns : 1;
-    const size_t slice = (size_t)s->slice, apart = (size_t)layer->channels * (size_t)stride;
-    for (int32_t part = 0; part < s->slices; part++) {
-        const int32_t left_over = layer->channels / layer->groups - part * s->slice;
-        const size_t channels = (size_t)(left_over < s->slice ? left_over : s->slice);
-        for (int32_t plane = 0; plane < s->planes; plane++) {
-            const int32_t left = plane * layer->dilation_columns - layer->padding_columns;
-            int32_t first = 0, end = 0; /* columns of the plane that lie inside the source */
-            for (int32_t x = 0; x < s->plane_columns; x++) {
-                first += x * stride + left < 0;
-                end += x * stride + left < layer->columns;
-            }
-            first = first < end ? first : end;
-            for (int32_t y = 0; y < s->plane_rows; y++, to += (size_t)s->plane_columns * slice) {
-                const int32_t row = y - layer->padding_rows;
-                if (row < 0 || row >= layer->rows) {
-                    memset(to, 0, (size_t)s->plane_columns * slice);
-                    continue;
-                }
-                const ptrdiff_t pixel = row * layer->columns + first * stride + left;
-                memset(to, 0, (size_t)first * slice);
-                memset(to + (size_t)end * slice, 0, (size_t)(s->plane_columns - end) * slice);
-                pad_row(source + pixel * layer->channels + part * s->slice, apart, (size_t)(end - first), channels, slice,
-                        to + (size_t)first * slice);
-            }
-        }
-    }
-}
-
-/* The taps of each pixel of an output row from the padded source. Where it is faster, up to 15 bytes more are copied than
- * belong there: to taps that come next, or that pad, whose weights are zero. */
-static void fill_row(const lehr_layer *layer, const lehr_tiles *s, const int8_t *padded, int32_t y, int8_t *to)
-{
-    const int32_t columns = layer->kernel_columns, step = layer->dilation_columns;
-    const int32_t runs = step == 1 ? 1 : columns; /* neighbouring columns lie in one run */
-    const size_t n = (size_t)(step == 1 ? columns : 1) * (size_t)s->deep;
-    const size_t line = (size_t)s->plane_columns * (size_t)s->deep, taps = (size_t)s->taps;
-    const size_t apart = (size_t)layer->stride_columns * (size_t)s->deep, pixels = (size_t)layer->out_columns;
-    size_t tap = 0;
-    padded += (size_t)(y * layer->stride_rows) * line;
-    for (int32_t ky = 0; ky < layer->kernel_rows; ky++, padded += (size_t)layer->dilation_rows * line)
-        for (int32_t run = 0; run < runs; run++, tap += n) {
-            const int8_t *from = padded + run * step * s->deep;
-            if (n <= SLACK && tap + SLACK <= taps) /* a constant size spares the call */
-                for (size_t x = 0; x < pixels; x++)
-                    memcpy(to + x * taps + tap, from + x * apart, SLACK);
-            else
-                for (size_t x = 0; x < pixels; x++)
-                    memcpy(to + x * taps + tap, from + x * apart, n);
-        }
-}
+#include "amx_source.inc"
 
 /* What a block multiplies: where the 16 lines of a tile start, how far they lie apart, and where the next 64 taps are. */
 typedef struct operand {
@@ -200,105 +121,7 @@ static void multiply_block(const lehr_layer *layer, const lehr_tiles *s, const o
     }
 }
 
-/* Thresholds and levels of `n` outputs of one pixel. `cuts` holds (step, output), `directions` +1 or -1. */
-static void cut_line(const lehr_layer *layer, int32_t n, const int32_t *restrict sums, const int32_t *restrict cuts,
-                     const int32_t *restrict directions, int32_t *restrict values)
-{
-    const int32_t outs = layer->out_channels / layer->groups;
-    for (int32_t i = 0; i < n; i++)
-        values[i] = 0;
-    for (int32_t k = 0; k < layer->steps; k++, cuts += outs)
-        for (int32_t i = 0; i < n; i++)
-            values[i] += directions[i] * sums[i] >= cuts[i];
-    for (int32_t i = 0; i < n; i++)
-        values[i] = layer->levels[values[i]];
-}
-
-/* The largest of each sum of a pool window, or the sums themselves: (pixel, output) of a pair of tiles. */
-static inline __m512i most_of(const int32_t *window, int32_t height, int32_t width, int32_t columns)
-{
-    __m512i most = _mm512_loadu_si512(window);
-    for (int32_t part = 1; part < height * width; part++)
-        most = _mm512_max_epi32(most, _mm512_loadu_si512(window + (part / width * columns + part % width) * PAIR));
-    return most;
-}
-
-/* The usual case, a pair of tiles: three levels in int8, interleaved. */
-static inline void finish_ternary(const lehr_layer *layer, int32_t n, int32_t rows, int32_t height, int32_t width,
-                                  const int32_t *sums, const int32_t *cuts, const int32_t *directions, int8_t *to)
-{
-    const int32_t outs = layer->out_channels / layer->groups, columns = layer->out_columns;
-    const __mmask32 here = n >= PAIR ? 0xffffffffu : (1u << n) - 1;
-    const __mmask16 left = (__mmask16)here, right = (__mmask16)(here >> SIDE);
-    const __m512i zero = _mm512_setzero_si512();
-    const __m512i first[2] = {_mm512_maskz_loadu_epi32(left, cuts), _mm512_maskz_loadu_epi32(right, cuts + SIDE)};
-    const __m512i second[2] = {_mm512_maskz_loadu_epi32(left, cuts + outs),
-                               _mm512_maskz_loadu_epi32(right, cuts + outs + SIDE)};
-    const __mmask16 minus[2] = {_mm512_movepi32_mask(_mm512_maskz_loadu_epi32(left, directions)),
-                                _mm512_movepi32_mask(_mm512_maskz_loadu_epi32(right, directions + SIDE))};
-    const __m256i levels[3] = {_mm256_set1_epi8((char)layer->levels[0]), _mm256_set1_epi8((char)layer->levels[1]),
-                               _mm256_set1_epi8((char)layer->levels[2])};
-    for (int32_t y = 0; y < rows; y += height)
-        for (int32_t x = 0; x + width <= columns; x += width, to += layer->out_channels) {
-            const int32_t *window = sums + (size_t)(y * columns + x) * PAIR;
-            __m512i a = most_of(window, height, width, columns), b = most_of(window + SIDE, height, width, columns);
-            a = _mm512_mask_sub_epi32(a, minus[0], zero, a);
-            b = _mm512_mask_sub_epi32(b, minus[1], zero, b);
-            const __mmask32 middle =
-                _mm512_kunpackw(_mm512_cmpge_epi32_mask(b, first[1]), _mm512_cmpge_epi32_mask(a, first[0]));
-            const __mmask32 high =
-                _mm512_kunpackw(_mm512_cmpge_epi32_mask(b, second[1]), _mm512_cmpge_epi32_mask(a, second[0]));
-            const __m256i codes = _mm256_mask_mov_epi8(_mm256_mask_mov_epi8(levels[0], middle, levels[1]), high, levels[2]);
-            _mm256_mask_storeu_epi8(to, here, codes);
-        }
-}
-
-/* Pool, thresholds and levels for `n` outputs from `out` on, a pair of tiles of a group's block. */
-static void finish(const lehr_layer *layer, int32_t group, int32_t top, int32_t rows, int32_t out,
-                   int32_t *sums, const int32_t *cuts, const int32_t *directions, void *target)
-{
-    const int32_t outs = layer->out_channels / layer->groups, columns = layer->out_columns;
-    const int32_t n = outs - out < PAIR ? outs - out : PAIR, height = layer->pool_rows, width = layer->pool_columns;
-    const int32_t pooled_rows = layer->out_rows / height, pooled_columns = columns / width;
-    const size_t pixels = (size_t)pooled_rows * (size_t)pooled_columns, channel = (size_t)(group * outs + out);
-    const size_t start = (size_t)(top / height) * (size_t)pooled_columns;
-    int8_t *line = (int8_t *)target + start * (size_t)layer->out_channels + channel; /* if interleaved */
-    cuts += out;
-    directions += out;
-    if (layer->steps == 2 && layer->target_interleaved) {
-        if (height == 1 && width == 1) /* constants, so that the compiler unrolls */
-            finish_ternary(layer, n, rows, 1, 1, sums, cuts, directions, line);
-        else if (height == 2 && width == 2)
-            finish_ternary(layer, n, rows, 2, 2, sums, cuts, directions, line);
-        else
-            finish_ternary(layer, n, rows, height, width, sums, cuts, directions, line);
-        return;
-    }
-    size_t pixel = start;
-    int32_t values[PAIR];
-    for (int32_t y = 0; y < rows; y += height)
-        for (int32_t x = 0; x < pooled_columns; x++, pixel++, line += layer->out_channels) {
-            int32_t *most = sums + (size_t)(y * columns + x * width) * PAIR;
-            for (int32_t part = 1; part < height * width; part++) {
-                const int32_t *other = most + (size_t)(part / width * columns + part % width) * PAIR;
-                for (int32_t i = 0; i < n; i++)
-                    most[i] = other[i] > most[i] ? other[i] : most[i];
-            }
-            if (layer->steps > 0) {
-                cut_line(layer, n, most, cuts, directions, values);
-                most = values;
-            }
-            for (int32_t i = 0; i < n && layer->steps == 0 && layer->routine == LEHR_TRITS; i++)
-                most[i] /= UNIT;
-            for (int32_t i = 0; i < n && layer->multipliers != NULL; i++)
-                most[i] = lehr_requantized(layer, (int32_t)channel + i, most[i]);
-            for (int32_t i = 0; i < n; i++)
-                if (layer->target_interleaved)
-                    line[i] = (int8_t)most[i];
-                else
-                    lehr_store(layer->target_type, target, (channel + (size_t)i) * pixels + pixel, most[i]);
-        }
-}
+#include "amx_finish.inc"
 
 /* Where each step of 64 taps starts, seen from a tile's first line. */
 static void find_steps(const lehr_layer *layer, const lehr_tiles *s, uint32_t *offsets)
@@ -381,42 +204,7 @@ static void amx_matrix(const lehr_layer *layer, const void *source, void *target
     _tile_release();
 }
 
-/* What bit_planes of bits.inc makes, 32 trits at a time. */
-static void bit_planes(const int8_t *trits, size_t n, uint32_t *planes)
-{
-    for (size_t first = 0; first < n; first += 32, planes += 4) {
-        const __mmask32 here = n - first < 32 ? (1u << (n - first)) - 1 : 0xffffffffu;
-        const __m256i some = _mm256_maskz_loadu_epi8(here, trits + first);
-        planes[0] = planes[1] = _mm256_test_epi8_mask(some, some);
-        planes[2] = planes[3] = _mm256_movepi8_mask(some);
-    }
-}
-
-/* Bit-planes (bits.inc) with an instruction that counts: a block of outputs is one vector. */
-static void amx_bits(const lehr_layer *layer, const void *source, void *target, void *scratch)
-{
-    enum { AHEAD = 32 }; /* words; weights are long and far away */
-    const int32_t words = layer->words;
-    const int32_t *weights = layer->weights, *values = scratch;
-    LEHR_ASSERT(layer->channels <= 32 * words && (size_t)words * 16 <= layer->scratch[LEHR_AMX]);
-    bit_planes(source, (size_t)layer->channels, scratch);
-    for (int32_t block = 0; block < layer->out_channels; block += LEHR_BITS_OUTPUTS) {
-        __m512i both = _mm512_setzero_si512(), differ = both;
-        int32_t sums[LEHR_BITS_OUTPUTS];
-        for (int32_t word = 0; word < words; word++, weights += 2 * LEHR_BITS_OUTPUTS) {
-            const __m512i nonzero = _mm512_and_si512(_mm512_set1_epi32(values[4 * word]), _mm512_loadu_si512(weights));
-            const __m512i signs = _mm512_xor_si512(_mm512_set1_epi32(values[4 * word + 2]),
-                                                   _mm512_loadu_si512(weights + LEHR_BITS_OUTPUTS));
-            _mm_prefetch((const char *)(weights + AHEAD * 2 * LEHR_BITS_OUTPUTS), _MM_HINT_T0);
-            _mm_prefetch((const char *)(weights + AHEAD * 2 * LEHR_BITS_OUTPUTS + LEHR_BITS_OUTPUTS), _MM_HINT_T0);
-            both = _mm512_add_epi32(both, _mm512_popcnt_epi32(nonzero));
-            differ = _mm512_add_epi32(differ, _mm512_popcnt_epi32(_mm512_and_si512(nonzero, signs)));
-        }
-        _mm512_storeu_si512(sums, _mm512_sub_epi32(both, _mm512_slli_epi32(differ, 1)));
-        for (int32_t i = 0; i < LEHR_BITS_OUTPUTS && block + i < layer->out_channels; i++)
-            lehr_finish_int(layer, block + i, &sums[i], 1, target, (size_t)(block + i));
-    }
-}
+#include "amx_bits.inc"
 
 lehr_routine_function *const lehr_amx_routines[LEHR_ROUTINES] = {
     [LEHR_MATRIX] = amx_matrix,

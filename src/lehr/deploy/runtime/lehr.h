@@ -69,7 +69,7 @@ enum lehr_routine {
                      outputs, inputs / 32, {nonzero, negative}, output of the block) */
     LEHR_SEARCH,  /* search.inc: LEHR_THRESHOLD, by halving */
     LEHR_PLUS,    /* plus.inc: LEHR_ADD of integers, then thresholds or multipliers if there are any */
-    LEHR_COUNTERS, /* small.c: linear, weights and values in {-1, 0, 1}: uint32, a bit for each of 32 outputs, (block of
+    LEHR_COUNTERS, /* small_counters.inc: linear, weights and values in {-1, 0, 1}: uint32, a bit for each of 32 outputs, (block of
                       outputs, inputs and one of zeros, {positive, not negative}) */
     LEHR_ROUTINES
 };
@@ -129,7 +129,7 @@ typedef struct lehr_tiles {
     uint32_t values, padded, panel, trits, sums, offsets, cuts, directions; /* offsets in scratch, in bytes */
 } lehr_tiles;
 
-/* What LEHR_TERNARY and LEHR_WIDE of small.c make of one group of a layer's source: a strip of lines (see small.c). */
+/* What LEHR_TERNARY and LEHR_WIDE of small.c make of one group of a layer's source: a strip of lines (see small_strips.inc). */
 typedef struct lehr_strips {
     int32_t triples; /* weight triples of an output, an even number */
     int32_t phases;  /* lines of a row, one for each residue of the columns that taps read */
