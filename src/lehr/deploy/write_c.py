@@ -148,14 +148,12 @@ def _header(net: IntegerNet, planned: Plan, device: Target | None) -> Iterator[s
         yield "extern lehr_operation_function *const model_operations[LEHR_OPERATIONS];"
         yield "extern lehr_routine_function *const model_routines[LEHR_ROUTINES];"
     else:
-        yield "#if defined(LEHR_HAVE_AVX512)"
-        yield f"#define MODEL_MEMORY {planned.memory_on('avx512')}"
-        yield "#elif defined(LEHR_HAVE_AVX2)"
-        yield f"#define MODEL_MEMORY {planned.memory_on('avx2')}"
-        yield "#elif defined(LEHR_HAVE_VECTOR)"
-        yield f"#define MODEL_MEMORY {planned.memory_on('vector')}"
-        yield "#else"
-        yield f"#define MODEL_MEMORY {planned.memory_on('scalar')}"
+        # a build that contains an instruction set contains those before it, and a run may take any of them
+        sets = ("scalar", "vector", "avx2", "avx512")
+        for count in range(len(sets), 0, -1):
+            macro, memory = f"LEHR_HAVE_{sets[count - 1].upper()}", max(map(planned.memory_on, sets[:count]))
+            yield "#else" if count == 1 else f"#{'if' if count == len(sets) else 'elif'} defined({macro})"
+            yield f"#define MODEL_MEMORY {memory}"
         yield "#endif"
     yield ""
     yield "extern const lehr_net model;"
