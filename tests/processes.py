@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 # For processes that import what this one imports; tiny tensors are slower on more threads; some virtual machines
@@ -42,6 +42,11 @@ def _main(arguments: list[str], output: str, before: Callable[[], None] | None) 
     code = main()
     sys.stdout.flush()
     os._exit(code)
+
+
+def set_environment(settings: Mapping[str, str]) -> None:
+    """For `before`: what a command finds in its environment."""
+    os.environ |= settings
 
 
 class Lehr:

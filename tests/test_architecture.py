@@ -110,6 +110,7 @@ def test_files_named_on_the_page_exist():
 @pytest.mark.parametrize(
     ("library", "rooms"),
     [
+        ("ray", {"training"}),
         ("lightning", {"training", "integrations"}),
         ("transformers", {"integrations"}),
         ("jsonargparse", {"training", "cli"}),

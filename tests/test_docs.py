@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 import shlex
@@ -97,11 +98,11 @@ def test_every_command_shown_is_one_that_lehr_takes(
         parser_of(word, cli.COMMANDS[word]).parse_args(arguments)
 
 
-def read_recipes(methods: list[str], base: str, seeds: int, out: Path | None, keys: list[str]) -> None:
+def read_recipes(options: argparse.Namespace, keys: list[str]) -> None:
     """What `lehr compare --methods` does before it trains: a wrong method, data set or key is an error."""
-    assert seeds > 0
-    for method in ["fp", "ana"] if methods == ["all"] else methods:
-        named(f"{base}-{method}", keys)
+    assert options.seeds > 0
+    for method in ["fp", "ana"] if options.methods == ["all"] else options.methods:
+        named(f"{options.dataset}-{method}", keys)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

@@ -69,7 +69,7 @@ def test_every_command_that_needs_an_extra_says_which() -> None:
     assert {extra for extras in EXTRAS.values() for extra in extras.split(",")} <= set(PROJECT["optional-dependencies"])
 
 
-@pytest.mark.parametrize("extra", ["train", "deploy", "imagenet"])
+@pytest.mark.parametrize("extra", ["train", "deploy", "imagenet", "ray"])
 def test_what_an_extra_brings_is_known_when_it_is_missing(extra: str) -> None:
     modules: dict[str, list[str]] = {}
     for module, names in metadata.packages_distributions().items():

@@ -22,7 +22,7 @@ from packaging.specifiers import SpecifierSet
 import lehr
 from lehr.table import Table, Tabular
 
-EXTRAS = ("train", "deploy", "imagenet")  # those that users install; the others are for developers
+EXTRAS = ("train", "deploy", "imagenet", "ray")  # those that users install; the others are for developers
 _LITTLE = 2**30  # bytes of free disk: less does not hold a data set and its runs
 
 

@@ -25,7 +25,7 @@ EXTRAS = {
     "completion": "train",
 }
 # Modules that one extra alone brings, whatever the command.
-_OF_MODULES = {"webdataset": "imagenet"}
+_OF_MODULES = {"webdataset": "imagenet", "ray": "ray"}
 # The other modules that extras bring; any other that is missing is a user's own, or a defect.
 _MODULES = frozenset(
     {

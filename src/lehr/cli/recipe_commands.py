@@ -16,6 +16,7 @@ from lehr.printable import printable
 
 if TYPE_CHECKING:
     from lehr.training.recipe import Recipe
+    from lehr.training.series import Planned
 
 
 class UsageError(ValueError):
@@ -82,6 +83,9 @@ def compare_words(*, positional: bool = True) -> argparse.ArgumentParser:
     words.add_argument("--dataset", metavar="BASE", help="what to train them on, such as digits: recipes BASE-METHOD")
     words.add_argument("--seeds", type=int, default=3, metavar="N", help="how many runs of each method; 3 unless given")
     words.add_argument("--out", type=Path, metavar="FOLDER", help="where to write; beside the first run unless given")
+    words.add_argument("--on", metavar="PLACE", help="ray, or ray://HOST:PORT: train many at once, on many machines")
+    words.add_argument("--cpus", type=int, metavar="N", help="CPUs of each run on Ray; 1 unless given")
+    words.add_argument("--gpus", type=float, metavar="N", help="GPUs of each run on Ray, or a part of one")
     return words
 
 
@@ -92,6 +96,9 @@ def compare(arguments: Sequence[str]) -> None:
     BASE-METHOD of each method with each seed, one run after another, into FOLDER (runs/compare-BASE). Finished runs are
     kept and interrupted ones continue. The keys are those of `lehr train` and hold for all methods. The table is
     printed, and written as compare.html, .csv and .md into FOLDER, or beside the first RUN.
+
+    --on ray trains as many runs at a time as Ray has room for: on the cores of this machine, or on the cluster that
+    RAY_ADDRESS or --on ray://HOST:PORT names; FOLDER must be on a file system that its machines share.
     """
     options, keys = compare_words(positional="--methods" not in arguments).parse_known_args(list(arguments))
     if options.methods is None:
@@ -104,7 +111,11 @@ def compare(arguments: Sequence[str]) -> None:
         return
     if options.dataset is None:
         raise UsageError("on which data? --dataset digits, fashion-mnist or cifar10-quarter")
-    _compare_methods(options.methods, options.dataset, options.seeds, options.out, keys)
+    if options.on is None and (options.cpus is not None or options.gpus is not None):
+        raise UsageError("--cpus and --gpus are what each run asks Ray for: add --on ray")
+    if options.on is not None and options.on != "ray" and not options.on.startswith("ray://"):
+        raise UsageError(f"--on is ray, or the address of a cluster such as ray://host:10001, got {options.on!r}")
+    _compare_methods(options, keys)
 
 
 def _words(usage: str, function: object) -> argparse.ArgumentParser:
@@ -132,17 +143,30 @@ def _only_runs(paths: Sequence[Path]) -> Sequence[Path]:
     return runs or paths
 
 
-def _compare_methods(methods: Sequence[str], base: str, seeds: int, out: Path | None, keys: Sequence[str]) -> None:
+def _compare_methods(options: argparse.Namespace, keys: Sequence[str]) -> None:
     """Train what is missing, print the progress, compare."""
-    from lehr.report.numbers import duration, percent
-    from lehr.training.series import Planned, plan, train_all
+    from lehr.training.series import plan
 
-    folder = Path("runs") / f"compare-{base}" if out is None else out
-    planned = plan(methods, base, seeds=seeds, folder=folder, overrides=keys)
-    missing = [run for run in planned if not run.finished]
-    done = len(planned) - len(missing)
+    folder = Path("runs") / f"compare-{options.dataset}" if options.out is None else options.out
+    planned = plan(options.methods, options.dataset, seeds=options.seeds, folder=folder, overrides=keys)
+    done = sum(run.finished for run in planned)
     if done:
         print(f"{done} of {len(planned)} runs are finished already", file=sys.stderr)
+    failed = 0
+    if done < len(planned):
+        failed = _train_in_turn(planned) if options.on is None else _train_on_ray(planned, options)
+    _print_comparison([run.path for run in planned if run.begun], folder)
+    if failed:
+        raise CommandFailed(f"{failed} runs failed: see above")
+
+
+def _train_in_turn(planned: Sequence[Planned]) -> int:
+    """Train what is missing, one run after another; return how many failed."""
+    from lehr.report.numbers import duration, percent
+    from lehr.training.series import train_all
+
+    missing = [run for run in planned if not run.finished]
+    done = len(planned) - len(missing)
 
     def announce(run: Planned) -> None:
         begins = "continues" if run.begun else "begins"
@@ -155,9 +179,23 @@ def _compare_methods(methods: Sequence[str], base: str, seeds: int, out: Path | 
         result = run.failure or percent((run.results or {}).get("val/accuracy"))
         failed += run.failure is not None
         print(f"  {result} in {duration(run.seconds)}; about {left} left", file=sys.stderr, flush=True)
-    _print_comparison([run.path for run in planned if run.begun], folder)
-    if failed:
-        raise CommandFailed(f"{failed} runs failed: see above")
+    return failed
+
+
+def _train_on_ray(planned: Sequence[Planned], options: argparse.Namespace) -> int:
+    """Train what is missing on Ray, with one table of all runs; return how many failed."""
+    from lehr.report.numbers import percent
+    from lehr.training.cluster import Resources, train_on_ray
+    from lehr.training.series_progress import series_progress
+
+    resources = Resources(1 if options.cpus is None else options.cpus, options.gpus)
+    failed = 0
+    with series_progress() as progress:
+        for done in train_on_ray(planned, options.on, resources=resources, show=progress.show):
+            result = done.failure or percent((done.results or {}).get("val/accuracy"))
+            failed += done.failure is not None
+            progress.say(f"{printable(done.run.path.name)}: {printable(result)}")
+    return failed
 
 
 def _print_comparison(runs: Sequence[Path], folder: Path) -> None:

@@ -76,6 +76,11 @@ class RunFolder:
         """Return the path of the checkpoint after `epoch` epochs."""
         return self.checkpoints / f"epoch-{epoch:05d}.ckpt"
 
+    def epochs_done(self) -> int:
+        """Return the number of epochs of the newest checkpoint, by its name; 0 if there is none."""
+        names = [path.stem for path in self.checkpoints.glob("epoch-*.ckpt")]
+        return max((int(name.removeprefix("epoch-")) for name in names), default=0)
+
     def newest_checkpoint(self) -> tuple[Path, dict[str, Any]] | None:
         """Return the path and content of the newest readable checkpoint; warn of damaged ones and skip them.
 

@@ -40,6 +40,11 @@ def trusting(everything: bool) -> Iterator[None]:
         _said.reset(token)
 
 
+def is_trusting() -> bool | None:
+    """Return what `trusting` allows here; None outside of it, where LEHR_TRUST holds."""
+    return _said.get()
+
+
 def foreign(
     content: Any, free: Container[tuple[str, ...]] = (), at: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str]]:
