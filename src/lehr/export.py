@@ -17,6 +17,7 @@ from lehr import deploy
 from lehr.deploy.card import Card
 from lehr.deploy.freeze import freeze
 from lehr.deploy.integer_net import IntegerNet, random_batch
+from lehr.deploy.mirror import mirrored
 from lehr.deploy.pack import load
 from lehr.deploy.verify import verify as compare_backends
 from lehr.zoo import file_of
@@ -45,6 +46,7 @@ def export(
     verify: bool = True,
     target: str = "host",
     opset: int | None = None,
+    mirror: bool = False,
 ) -> Iterator[tuple[str, bool]]:
     """Write a network in another form; yield sentences about what was done, each with whether it succeeded.
 
@@ -56,11 +58,16 @@ def export(
         verify: whether to compare, on the test images of the run or on random ones. Without it no data set is needed.
         target: the processor that C is for.
         opset: the version of ONNX's operators in an ONNX file, for older runtimes.
+        mirror: write a network that averages the scores of an image and of its mirror image, in two passes.
     """
     if target != "host" and to != "c":
         raise ValueError(f"a target is for C (--to c), got target {target} for {to}")
     if opset is not None and to != "onnx":
         raise ValueError(f"opset is for onnx, not for {to}")
+    if mirror and to in ("packed", "hls4ml"):
+        raise ValueError(
+            f"a {to} file has one pass: `lehr predict FILE IMAGE --mirror` averages both, or export to c or onnx"
+        )
     model = None
     if Path(source).is_dir():
         from lehr.training.run import images_of, load_network, load_run
@@ -81,6 +88,8 @@ def export(
         folder = f"{file.stem}-{'c' if target == 'host' else target}"
         path = Path(folder if to == "c" else _NAMES[to].format(file.stem))
     path = path if out is None else out
+    if mirror:
+        model, net = None, mirrored(net)  # torch's network has one pass: backends are compared with each other
     if to == "packed":
         net.save(path)
     elif to == "onnx":

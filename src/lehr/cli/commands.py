@@ -92,6 +92,7 @@ def export(
     out: Path | None = None,
     verify: bool = True,
     opset: int | None = None,
+    mirror: bool = False,
 ) -> None:
     """Write a network as integers: a packed file, ONNX, QONNX, C, WebAssembly or a page; and verify that all agree.
 
@@ -102,11 +103,12 @@ def export(
         out: where to write it; in the run folder, or the current folder, unless given.
         verify: compare every backend on the test images of a run, or on random ones; false needs no data set.
         opset: the version of ONNX's operators, 13 to 25, for older runtimes; the newest unless given.
+        mirror: write a network that averages the scores of each image and its mirror image: two passes, same size.
     """
     from lehr.export import export
 
     failed = False
-    for line, passed in export(source, to, out, verify=verify, target=target, opset=opset):
+    for line, passed in export(source, to, out, verify=verify, target=target, opset=opset, mirror=mirror):
         print(printable(line))
         failed |= not passed
     if failed:

@@ -178,12 +178,14 @@ def _model(net: IntegerNet, planned: Plan, device: Target | None) -> Iterator[st
     yield "/* Written by lehr.deploy.to_c. */"
     yield '#include "model.h"'
     yield "#include <math.h> /* INFINITY */"
+    names = _array_names(planned)
     for index, layer in enumerate(planned.layers):
         for name in FIELDS:
             value = getattr(layer, name)
             if isinstance(value, np.ndarray):
-                yield ""
-                yield from _array(f"{name}_{index}", value)
+                if names[name, index] == f"{name}_{index}":
+                    yield ""
+                    yield from _array(f"{name}_{index}", value)
             elif isinstance(value, (Tables, Strips)):
                 yield ""
                 yield f"static const lehr_{name} {name}_{index} = {{"
@@ -193,7 +195,7 @@ def _model(net: IntegerNet, planned: Plan, device: Target | None) -> Iterator[st
     yield f"static const lehr_layer layers[{len(planned.layers)}] = {{"
     for index, layer in enumerate(planned.layers):
         yield f"    {{ /* {_comment(layer.name)} */"
-        yield from (f"        {line}," for line in _initialisers(_constants(index, layer)))
+        yield from (f"        {line}," for line in _initialisers(_constants(index, layer, names)))
         yield "    },"
     yield "};"
     yield ""
@@ -244,14 +246,26 @@ def _function(instruction_set: str, name: str) -> str:
     return dict(rows)[name]
 
 
-def _constants(index: int, layer: Layer) -> dict[str, object]:
+def _array_names(planned: Plan) -> dict[tuple[str, int], str]:
+    """The name of each array, by its field and its layer; equal arrays are one."""
+    firsts: dict[tuple[str, bytes], str] = {}
+    names = {}
+    for index, layer in enumerate(planned.layers):
+        for name in FIELDS:
+            array = getattr(layer, name)
+            if isinstance(array, np.ndarray):
+                names[name, index] = firsts.setdefault((array.dtype.name, array.tobytes()), f"{name}_{index}")
+    return names
+
+
+def _constants(index: int, layer: Layer, names: dict[tuple[str, int], str]) -> dict[str, object]:
     """The fields of `struct lehr_layer`; an array or a struct is the address of a constant."""
     constants: dict[str, object] = {}
     for name in FIELDS:
         value = getattr(layer, name)
         match value:
             case np.ndarray():
-                constants[name] = f"{name}_{index}"
+                constants[name] = names[name, index]
             case Tables() | Strips():
                 constants[name] = f"&{name}_{index}"
             case None:

@@ -34,9 +34,10 @@ def is_signal(net: IntegerNet) -> bool:
 
 
 def constant_bytes(planned: Plan) -> int:
-    """Bytes of weights, thresholds and whatever else the layers point to."""
-    arrays = (getattr(layer, name) for layer in planned.layers for name in FIELDS)
-    return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+    """Bytes of weights, thresholds and whatever else the layers point to, equal arrays counted once."""
+    values = (getattr(layer, name) for layer in planned.layers for name in FIELDS)
+    arrays = {(array.dtype.name, array.tobytes()): array.nbytes for array in values if isinstance(array, np.ndarray)}
+    return sum(arrays.values())
 
 
 _IN_A_PROGRAM = """## In a program

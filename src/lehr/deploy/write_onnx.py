@@ -116,6 +116,7 @@ class Writer(ABC):
         self.nodes: list[onnx.NodeProto] = []
         self.infos: list[onnx.ValueInfoProto] = []
         self.initializers: list[onnx.TensorProto] = []
+        self.constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self.names: set[str] = set()
         self.numbers: dict[str, int] = {}  # the last number that made a name free
         self.input = "pixels" if net.input_dtype == "uint8" else "input"
@@ -331,10 +332,12 @@ class Writer(ABC):
         return output
 
     def constant(self, array: np.ndarray, name: str = "constant") -> str:
-        """Append a constant; its name."""
-        name = self.free(name)
-        self.initializers.append(numpy_helper.from_array(array, name))
-        return name
+        """Append a constant, unless an equal one is there; its name."""
+        key = array.dtype.name, array.shape, array.tobytes()
+        if key not in self.constants:
+            self.constants[key] = self.free(name)
+            self.initializers.append(numpy_helper.from_array(array, self.constants[key]))
+        return self.constants[key]
 
     def per_channel(self, array: np.ndarray, shape: tuple[int, ...]) -> str:
         """A constant for each channel of a tensor that has `shape` for an image."""
