@@ -1,4 +1,4 @@
-"""Networks with a second pass over the mirror image: the sum of both scores, in every backend, of hardly another size."""
+"""Networks with a second pass over the mirror image: the sum of both scores, in every backend."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def export(
         raise ValueError(f"opset is for onnx, not for {to}")
     if mirror and to in ("packed", "hls4ml"):
         raise ValueError(
-            f"a {to} file has one pass: `lehr predict FILE IMAGE --mirror` averages both, or export to c or onnx"
+            f"a {to} file has one pass: `lehr predict FILE IMAGE --mirror true` averages both, or export to c or onnx"
         )
     model = None
     if Path(source).is_dir():
