@@ -52,7 +52,7 @@ def test_export_writes_it_and_compares_all_backends(
     ("words", "message"),
     [
         (["export", "har", "--to", "c"], "only images have a mirror image: this network takes inputs of shape 6 x 128"),
-        (["export", "digits", "--to", "packed"], "a packed file has one pass: `lehr predict FILE IMAGE --mirror`"),
+        (["export", "digits", "--to", "packed"], "a packed file has one pass: `lehr predict FILE IMAGE --mirror true`"),
     ],
 )
 def test_what_has_no_mirror_image_is_refused(
