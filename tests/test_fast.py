@@ -121,6 +121,16 @@ class TestRamps:
         plain = expected_slope(x, step, noise)[inside]
         torch.testing.assert_close(ramps.gradient(torch.ones_like(x), x)[inside], plain, rtol=1e-9, atol=1e-9)
 
+    def test_the_slope_of_the_straight_through_estimator_is_exact(self):
+        """Ternary under half-width 1: half of the gradient within one of the two windows, all of it within both."""
+        ramps, inf = lehr.fast_forms.ramps((-0.5, 0.5), (-1.0, 0.0, 1.0), 1.0), torch.tensor(math.inf)
+        x = torch.tensor([-1.5, -0.5, 0.5, 1.5])
+        x = torch.stack([x.nextafter(-inf), x])
+        grad = torch.tensor(1 / 3)
+        assert torch.equal(
+            ramps.gradient(grad.expand(2, 4), x) / grad, torch.tensor([[0, 0.5, 1, 0.5], [0.5, 1, 0.5, 0]])
+        )
+
     @numbers
     @given(many_steps, st.floats(0.001, 3))
     def test_beyond_the_windows_values_are_levels_to_the_bit(self, step, half_width):
