@@ -7,7 +7,7 @@ import pytest
 from crashes import Crash
 from lehr.annealing import layers_of
 from lehr.data.shapes import write_shapes
-from lehr.layers import Quantizer
+from lehr.quantizer import Quantizer
 from lehr.report.history import read_run
 from lehr.training.errors import RunWarning
 from lehr.training.recipes import named

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from lehr.estimator import Estimator
     from lehr.expectation import quantize
     from lehr.layer_loss import sensitivity
-    from lehr.layers import Conv1d, Conv2d, Conv3d, Linear, Quantizer
+    from lehr.layers import Conv1d, Conv2d, Conv3d, Linear
     from lehr.multistep import MultiStep
     from lehr.noise import Dirac, Logistic, Normal, Triangular, Uniform
+    from lehr.quantizer import Quantizer
     from lehr.transposed import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 
 __version__ = "0.2.0"  # the one place: pyproject.toml reads it
@@ -71,8 +72,9 @@ _NAMES = {
     "deploy.freeze": ("freeze",),
     "estimator": ("Estimator",),
     "expectation": ("quantize",),
-    "layers": ("Conv1d", "Conv2d", "Conv3d", "Linear", "Quantizer"),
+    "layers": ("Conv1d", "Conv2d", "Conv3d", "Linear"),
     "multistep": ("MultiStep",),
+    "quantizer": ("Quantizer",),
     "noise": ("Dirac", "Logistic", "Normal", "Triangular", "Uniform"),
     "layer_loss": ("sensitivity",),
     "transposed": ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"),

@@ -34,9 +34,10 @@ import torch
 from torch import Tensor, nn
 
 from lehr.approximation_size import Size, check_memory, refuse_beyond_memory, size
-from lehr.layers import Linear, Quantizer
+from lehr.layers import Linear
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac
+from lehr.quantizer import Quantizer
 
 Function = Callable[[Tensor], Tensor]  # (batch, dimension) -> (batch,) or (batch, 1)
 

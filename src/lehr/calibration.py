@@ -29,8 +29,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lehr.batchnorm import batchnorms_of
-from lehr.layers import QuantizedWeight, Quantizer
+from lehr.layers import QuantizedWeight
 from lehr.precision import FEW_LEVELS
+from lehr.quantizer import Quantizer
 from lehr.scale import SAMPLE, fit_power_of_two, fit_scale
 
 

@@ -33,10 +33,10 @@ from torch.overrides import TorchFunctionMode
 
 from lehr import additions
 from lehr.additions import ADDITION, summands
-from lehr.layers import AbstractQuantizer
 from lehr.models.input import Input
 from lehr.models.signal_input import SignalInput
 from lehr.nonlinear import FUNCTIONS, IN_PLACE, METHODS
+from lehr.quantizer import AbstractQuantizer
 from lehr.tracing import ADVICE, OwnForwardTracer
 
 CALLS = "quantized_calls"

@@ -30,12 +30,13 @@ from torch import Tensor, nn
 
 from lehr.calibration import calibrate_, inputs_of
 from lehr.calls import CALLS, Followed, OwnForward, QuantizedCalls, Redirected, Site, Split
-from lehr.decide import QUANTIZED, Call, Change, Decision, Plan, Request, Scale, Skip, decide
+from lehr.decide import QUANTIZED, decide
+from lehr.decisions import Call, Change, Decision, Plan, Request, Scale, Skip
 from lehr.dequantize import become_
-from lehr.layers import AbstractQuantizer, Quantizer
 from lehr.nonlinear import ACTIVATIONS
 from lehr.observe import observe
 from lehr.precision import Precision, template_of
+from lehr.quantizer import AbstractQuantizer, Quantizer
 from lehr.table import Table, Tabular
 from lehr.uses import is_whole
 

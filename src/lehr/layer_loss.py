@@ -27,7 +27,7 @@ from torch import nn
 
 from lehr.calibration import inputs_of
 from lehr.convert import quantize_
-from lehr.decide import Scale
+from lehr.decisions import Scale
 from lehr.table import Table, Tabular
 
 _BAR = 20  # characters of the longest bar

@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from lehr.estimator import Estimator, ste
-from lehr.layers import AbstractQuantizer, Quantizer
 from lehr.multistep import MultiStep
+from lehr.quantizer import AbstractQuantizer, Quantizer
 
 Precision = str | AbstractQuantizer | None  # a word, a quantizer that is copied, or None for full precision
 FEW_LEVELS = 3  # a function of so few steps takes the place of any activation, as the paper's ternary one does

@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from lehr.layers import AbstractQuantizer
+from lehr.quantizer import AbstractQuantizer
 
 SAMPLE = 2**16  # so many values fit a scale as well as millions do
 _EXPONENTS = 12  # powers of two that are tried below the one that reaches the largest value

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from lehr.composed import taken_apart
-from lehr.layers import AbstractQuantizer
 from lehr.models.input import Input
 from lehr.models.signal_input import SignalInput
+from lehr.quantizer import AbstractQuantizer
 from lehr.table import Table, Tabular
 
 _FLOAT_BITS = 32.0

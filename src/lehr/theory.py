@@ -36,9 +36,9 @@ from torch import Tensor, nn
 from lehr import fast
 from lehr.estimator import Mode
 from lehr.expectation import expected_slope
-from lehr.layers import Quantizer
 from lehr.multistep import MultiStep
 from lehr.noise import NEGLIGIBLE, Noise, Uniform
+from lehr.quantizer import Quantizer
 
 
 @dataclass(frozen=True)

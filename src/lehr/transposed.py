@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lehr.layers import AbstractQuantizer, QuantizedWeight, Quantizer
+from lehr.layers import QuantizedWeight
+from lehr.quantizer import AbstractQuantizer, Quantizer
 
 _FUNCTIONS: tuple[Any, ...] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 

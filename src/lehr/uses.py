@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lehr.layers import AbstractQuantizer
 from lehr.nonlinear import FUNCTIONS, name_of
+from lehr.quantizer import AbstractQuantizer
 
 LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 PRODUCTS: dict[Any, str] = {

@@ -41,9 +41,9 @@ from lehr.composed import Composed
 from lehr.convert import Conversion
 from lehr.estimator import ste
 from lehr.expectation import quantize
-from lehr.layers import Quantizer, gradient_of
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac
+from lehr.quantizer import Quantizer, gradient_of
 
 _SIGN = MultiStep.sign()
 _REACHED = ste(MultiStep.heaviside(), half_width=0.5)  # the derivative of h, centred

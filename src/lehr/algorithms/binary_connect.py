@@ -28,7 +28,7 @@ from lehr.algorithms.algorithm import Algorithm, clip_, quantized_layers
 from lehr.algorithms.description import FLOATS, Description, becomes, end_layers
 from lehr.convert import Conversion, quantize_
 from lehr.estimator import BINARY_CONNECT_STOCHASTIC, STE
-from lehr.layers import Quantizer
+from lehr.quantizer import Quantizer
 
 
 @dataclass(frozen=True)

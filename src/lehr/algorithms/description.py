@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lehr.layers import AbstractQuantizer, Quantizer
+from lehr.quantizer import AbstractQuantizer, Quantizer
 
 FLOATS = "32 bit"
 STRAIGHT_THROUGH = "straight-through: the gradient of a quantized value is that of the value itself"

@@ -31,10 +31,10 @@ from lehr.algorithms.algorithm import Algorithm, check_choices, clip_, quantized
 from lehr.algorithms.description import Description, becomes, end_layers, levels_in_words
 from lehr.convert import Conversion, Scale, quantize_
 from lehr.estimator import Estimator, Mode
-from lehr.layers import Quantizer
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Logistic, Noise, Normal, Triangular, Uniform
 from lehr.precision import Precision
+from lehr.quantizer import Quantizer
 from lehr.scale import fit_scale
 
 NOISES: dict[str, type[Noise]] = {

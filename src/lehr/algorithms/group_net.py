@@ -40,9 +40,9 @@ from lehr.algorithms.description import Description
 from lehr.algorithms.sequence import QUANTIZED, Block, Layer, Place, become_, inner_blocks, reporter
 from lehr.algorithms.xnor_net import ScaledSign, fit_scales_
 from lehr.convert import ACTIVATIONS, Conversion
-from lehr.layers import Quantizer
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Triangular
+from lehr.quantizer import Quantizer
 
 _DERIVATIVE = Triangular.half_width(1)
 

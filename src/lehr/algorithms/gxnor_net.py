@@ -39,9 +39,9 @@ from torch import Tensor, nn
 from lehr.algorithms.algorithm import Algorithm, check_choices, quantized_layers
 from lehr.algorithms.description import Description, becomes, end_layers, levels_in_words
 from lehr.convert import Conversion, quantize_
-from lehr.layers import AbstractQuantizer, Quantizer
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Triangular, Uniform
+from lehr.quantizer import AbstractQuantizer, Quantizer
 from lehr.scale import fit_scale
 
 _LARGEST_SPACE = 7  # 129 states: the weights of an integer network are int8

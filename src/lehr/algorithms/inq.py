@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from lehr.algorithms.algorithm import Algorithm, check_choices, quantized_layers
 from lehr.algorithms.description import FLOATS, Description, becomes, end_layers
 from lehr.convert import Conversion, quantize_
-from lehr.layers import AbstractQuantizer
 from lehr.multistep import MultiStep
+from lehr.quantizer import AbstractQuantizer
 
 Partition = Literal["magnitude", "random"]
 Top = Literal["largest", "least-error"]

@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lehr.layers import gradient_of
+from lehr.quantizer import gradient_of
 
 _LEAST = 1e-3  # of the initial value, so that the number stays positive
 _TINY = 1e-12  # for weights that are all 0

@@ -41,8 +41,8 @@ from lehr.algorithms.learned_scale import LearnedScale
 from lehr.convert import Conversion, quantize_
 from lehr.estimator import ste
 from lehr.expectation import quantize
-from lehr.layers import AbstractQuantizer
 from lehr.multistep import MultiStep
+from lehr.quantizer import AbstractQuantizer
 
 _NORMAL_RELU = 1 / math.sqrt(2 * math.pi)  # E max(v, 0), v normal
 

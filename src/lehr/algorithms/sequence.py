@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from lehr.convert import ACTIVATIONS, Change, Conversion
-from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Conv3d, Linear
+from lehr.layers import Conv1d, Conv2d, Conv3d, Linear
+from lehr.quantizer import AbstractQuantizer
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -32,9 +32,9 @@ from lehr.algorithms.description import Description, becomes, end_layers
 from lehr.convert import Conversion, quantize_
 from lehr.estimator import STE
 from lehr.expectation import quantize
-from lehr.layers import AbstractQuantizer, Quantizer
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Uniform
+from lehr.quantizer import AbstractQuantizer, Quantizer
 
 _SIGN = MultiStep.sign()
 

@@ -29,8 +29,8 @@ from lehr.algorithms.algorithm import Algorithm, quantized_layers
 from lehr.algorithms.description import FLOATS, Description, becomes, end_layers
 from lehr.algorithms.learned_scale import LearnedScale
 from lehr.convert import Conversion, quantize_
-from lehr.layers import AbstractQuantizer, gradient_of
 from lehr.multistep import MultiStep
+from lehr.quantizer import AbstractQuantizer, gradient_of
 
 _TINY = 1e-12  # for weights that are all 0
 

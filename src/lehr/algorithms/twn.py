@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from lehr.algorithms.algorithm import Algorithm, quantized_layers
 from lehr.algorithms.description import FLOATS, STRAIGHT_THROUGH, Description, becomes, end_layers
 from lehr.convert import Conversion, quantize_
-from lehr.layers import AbstractQuantizer, gradient_of
 from lehr.multistep import MultiStep
+from lehr.quantizer import AbstractQuantizer, gradient_of
 
 _TINY = 1e-12  # for weights that are all 0, which have no scale
 

@@ -44,8 +44,9 @@ from lehr.algorithms.sequence import LAYERS, QUANTIZED, Block, become_, inner_bl
 from lehr.convert import Conversion
 from lehr.estimator import STE
 from lehr.expectation import quantize
-from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Conv3d, Linear, Quantizer, gradient_of
+from lehr.layers import Conv1d, Conv2d, Conv3d, Linear
 from lehr.multistep import MultiStep
+from lehr.quantizer import AbstractQuantizer, Quantizer, gradient_of
 
 _SIGN = MultiStep.sign()
 _POOLS = (

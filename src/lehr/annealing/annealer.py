@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from lehr.annealing.schedule import Constant, Law, LinearDecay, Schedule, Window
 from lehr.calls import QuantizedCalls
-from lehr.layers import Quantizer
 from lehr.models.protocol import AnnealedInGroups
 from lehr.noise import Dirac
+from lehr.quantizer import Quantizer
 from lehr.table import Table, Tabular
 
 

@@ -29,7 +29,7 @@ from lehr.deploy.freeze_errors import FloatWarning, FreezeError
 from lehr.deploy.operations import Conv, Linear
 from lehr.deploy.trace import Graph
 from lehr.deploy.walk import Walk, kind_of
-from lehr.layers import AbstractQuantizer, Quantizer
+from lehr.quantizer import AbstractQuantizer, Quantizer
 from lehr.table import Table, Tabular
 
 

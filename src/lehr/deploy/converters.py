@@ -44,8 +44,9 @@ from lehr.deploy.layer_converters import layer, quantizer, transposed
 from lehr.deploy.move_converters import item, join, move, same
 from lehr.deploy.operations import Add, Multiply, Round
 from lehr.deploy.pool_converters import average_pool, max_pool, mean
-from lehr.layers import AbstractQuantizer, Conv1d, Conv2d, Linear
+from lehr.layers import Conv1d, Conv2d, Linear
 from lehr.models.signal_input import SignalInput
+from lehr.quantizer import AbstractQuantizer
 from lehr.transposed import ConvTranspose1d, ConvTranspose2d
 
 

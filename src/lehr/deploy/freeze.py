@@ -46,8 +46,8 @@ from lehr.deploy.freeze_errors import FloatWarning, FreezeError
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.trace import LAYERS, Graph
 from lehr.deploy.walk import Walk, kind_of
-from lehr.layers import Quantizer
 from lehr.noise import Dirac
+from lehr.quantizer import Quantizer
 
 
 def freeze(

@@ -25,7 +25,8 @@ from lehr.deploy.moves import moved, separated
 from lehr.deploy.moves import padding as zeros_around
 from lehr.deploy.operations import Conv, Linear, Pair, Requantize, Take, Threshold, Value, Weights, as_shape
 from lehr.deploy.trace import pair
-from lehr.layers import AbstractQuantizer, QuantizedWeight
+from lehr.layers import QuantizedWeight
+from lehr.quantizer import AbstractQuantizer
 
 _MANY_LEVELS = 16  # up to here thresholds are few enough for the fast routines to compare with each
 _MOST_LOOKED_AT = 2**12  # values of a small range are looked at one by one

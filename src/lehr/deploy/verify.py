@@ -27,7 +27,7 @@ from lehr.deploy.cpu import available, compile
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.operations import Affine, Floats, Requantize, Threshold
 from lehr.deploy.run_onnx import onnx_runner, run_qonnx
-from lehr.layers import AbstractQuantizer
+from lehr.quantizer import AbstractQuantizer
 
 _BATCH = 500
 _ROUNDING = 2.0**-18  # of the largest value: the last bits of a sum of thousands of float32

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lehr.batchnorm import reestimated
 from lehr.data import Splits, Steps, StreamedSplits, examples_of
-from lehr.layers import Quantizer
+from lehr.quantizer import Quantizer
 from lehr.training.measures import noisy_quantizers
 from lehr.training.recipe import Recipe
 

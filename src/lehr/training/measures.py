@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lehr.algorithms.algorithm import quantized_layers
 from lehr.annealing import layers_of
-from lehr.layers import Quantizer
+from lehr.quantizer import Quantizer
 
 _LISTED_LEVELS = 16  # with more levels, their shares would be most of the columns
 
