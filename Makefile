@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo quick test fuzz check docs results notebooks wheels bench clean
+.PHONY: demo quick test fuzz check docs results notebooks wheels test-lowest bench clean
 .DEFAULT_GOAL := test
 
 # Constraints pin torch to the CPU build the project is tested with.
@@ -48,6 +48,14 @@ results: $(VENV)/.ready
 notebooks: $(VENV)/.ready
 	$(BIN)/jupytext --quiet --update --to ipynb $$(grep -l '^# %%' examples/*.py)
 
+# The unit tests with the lowest versions that pyproject.toml admits, in an environment of its own: make test-lowest PYTHON=python3.10.
+# The highest are those of constraints.txt, which `make test` uses. Warnings are no errors here: old packages warn of what came later.
+LOWEST := .venv-lowest
+test-lowest:
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/pip install --quiet -c constraints-lowest.txt -e '.[train,deploy,imagenet]' hypothesis pytest pytest-timeout pytest-xdist scipy
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/pytest -q -n auto --dist worksteal -m '$(QUICK)' -W ignore --ignore tests/test_examples.py tests
+
 # A wheel for each platform, with the C runtime compiled in: no compiler is needed where it is installed.
 # Linux by gcc and Debian's gcc-aarch64-linux-gnu, macOS and Windows by ziglang.
 WHEELS := linux-x86_64 linux-aarch64 macos-arm64 macos-x86_64 windows-x86_64
@@ -66,4 +74,4 @@ bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/approximation.py
 
 clean:
-	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -18,6 +18,7 @@ from lehr.deploy import compile, load
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.operations import Affine, Table, Threshold
 from lehr.deploy.write_onnx import to_onnx, to_qonnx
+from runtimes import NEWEST
 
 Answer = dict[str, np.ndarray]  # logits, and scores where there are integers
 Backend = Callable[[IntegerNet, np.ndarray, Path], Answer]
@@ -44,7 +45,7 @@ def loops(net: IntegerNet, images: np.ndarray, folder: Path) -> Answer:
 
 
 def onnx(net: IntegerNet, images: np.ndarray, folder: Path) -> Answer:
-    to_onnx(net, folder / "net.onnx")
+    to_onnx(net, folder / "net.onnx", opset=NEWEST)
     session = onnxruntime.InferenceSession(folder / "net.onnx")
     names = [output.name for output in session.get_outputs()]
     return {

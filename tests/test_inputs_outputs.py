@@ -25,6 +25,7 @@ from lehr.deploy.pack import packed_bytes
 from lehr.deploy.predict import predict
 from lehr.deploy.verify import verify
 from lehr.models import Input, SignalInput
+from runtimes import NEWEST
 
 
 @pytest.mark.parametrize("name", OTHER_INPUTS)
@@ -62,7 +63,7 @@ def test_numbers_at_and_next_to_a_boundary_of_rounding_go_where_torch_puts_them(
 def test_what_is_no_number_becomes_the_lowest_level_everywhere(tmp_path: Path) -> None:
     net = freeze(nn.Sequential(SignalInput((0.0,), (1.0,)), linear(1, 1, networks.SIGN)).eval(), torch.zeros(1, 1))
     batch = np.array([[np.nan], [-9.0]], np.float32)
-    to_onnx(net, tmp_path / "net.onnx")
+    to_onnx(net, tmp_path / "net.onnx", opset=NEWEST)
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
     for found in (net.scores(batch), compile(net).scores(batch), session.run(["scores"], {"input": batch})[0]):
         assert found[0] == found[1]
@@ -146,7 +147,7 @@ def test_several_outputs_have_their_names_and_shapes_in_every_backend(tmp_path: 
     with torch.no_grad():
         expected = model(images)
     net.save(tmp_path / "net.lehr")
-    to_onnx(net, tmp_path / "net.onnx")
+    to_onnx(net, tmp_path / "net.onnx", opset=NEWEST)
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
     answers = {
         "reference": net.run(images),

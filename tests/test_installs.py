@@ -81,6 +81,17 @@ def test_what_an_extra_brings_is_known_when_it_is_missing(extra: str) -> None:
     assert missing_sentence("train", "a_module_of_the_user") is None
 
 
+def test_the_lowest_versions_are_those_of_the_project() -> None:
+    lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
+    lowest = {Requirement(line).name: Requirement(line).specifier for line in lines if not line.startswith("#")}
+    extras = PROJECT["optional-dependencies"]
+    needed = [
+        Requirement(text) for text in PROJECT["dependencies"] + extras["train"] + extras["deploy"] + extras["imagenet"]
+    ]
+    bounds = {need.name: f"=={str(need.specifier).removeprefix('>=')}" for need in needed if need.name != "lehr"}
+    assert {name: str(version) for name, version in lowest.items()} == bounds | {"torch": "==2.13.0"}
+
+
 def test_a_base_install_is_examined_and_whole(base: Path) -> None:
     ended = run_installed(base, "-m", "lehr", "doctor")
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -14,10 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
+from lehr import zoo
+from lehr.data import load
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.operations import Affine, Clip, Conv, Flatten, Linear, Operation, Table, Threshold, Weights
 from lehr.deploy.write_onnx import to_onnx, to_qonnx
+from runtimes import NEWEST, READS_INT2
 from test_pack import vgg
+
+needs_int2 = pytest.mark.skipif(not READS_INT2, reason="onnxruntime reads INT2 from 1.24 on")
 
 
 def written(net: IntegerNet, tmp_path, write=to_onnx) -> onnx.ModelProto:
@@ -56,6 +61,7 @@ def floats(net: IntegerNet) -> IntegerNet:
     return IntegerNet(net.input_shape, tuple(operations))
 
 
+@needs_int2
 def test_the_papers_network_is_15_times_smaller_than_in_float32(tmp_path):
     net = vgg()
     to_onnx(net, tmp_path / "ternary.onnx")
@@ -78,6 +84,25 @@ def test_weights_take_the_narrowest_type_that_holds_them(levels, kind, tmp_path)
     assert {opset.version for opset in model.opset_import} == {25}
 
 
+@pytest.mark.parametrize(
+    ("opset", "kind"),
+    [
+        (13, "INT8"),
+        (18, "INT8"),
+        (21, "INT4"),
+        pytest.param(25, "INT2", marks=needs_int2),
+    ],
+)
+def test_every_opset_gives_the_same_scores_in_a_runtime_that_reads_it(opset, kind, tmp_path):
+    net, images = zoo.load("digits"), load("digits").test.images.numpy()
+    to_onnx(net, tmp_path / "net.onnx", opset=opset)
+    tensors = {tensor.name: tensor for tensor in onnx.load(tmp_path / "net.onnx").graph.initializer}
+    kinds = {onnx.TensorProto.DataType.Name(tensors[name].data_type) for name in tensors if name.endswith(".weight")}
+    assert kinds == {kind}
+    (scores,) = run(tmp_path / "net.onnx", images, "scores")
+    assert np.array_equal(scores, net.scores(images))
+
+
 @settings(max_examples=25, deadline=None)
 @given(data=st.data(), count=st.integers(1, 40))
 def test_any_thresholds_are_exact_at_every_integer(data, count, tmp_path_factory):
@@ -89,7 +114,7 @@ def test_any_thresholds_are_exact_at_every_integer(data, count, tmp_path_factory
         (2, 1, 256), (Table("pixels", table), Threshold("step", "pixels", np.stack([cuts] * 2), directions, levels))
     )
     path = tmp_path_factory.mktemp("onnx") / "net.onnx"
-    to_onnx(net, path)
+    to_onnx(net, path, opset=NEWEST)
     images = np.tile(np.arange(256, dtype=np.uint8), (1, 2, 1, 1))
     (scores,) = run(path, images, "scores")
     assert np.array_equal(scores, net.scores(images))
@@ -117,7 +142,7 @@ def test_a_threshold_one_past_the_largest_sum_is_never_reached(tmp_path):
         return IntegerNet((16, 1, 1), operations)
 
     images = np.full((1, 16, 1, 1), 255, np.uint8)
-    to_onnx(net(16383), tmp_path / "net.onnx")
+    to_onnx(net(16383), tmp_path / "net.onnx", opset=NEWEST)
     assert run(tmp_path / "net.onnx", images, "scores")[0] == net(16383).scores(images) == 0
     with pytest.raises(ValueError, match="exact only below 16777216"):
         to_onnx(net(16384), tmp_path / "net.onnx")
@@ -135,7 +160,8 @@ def test_a_scale_after_integer_sums_is_not_folded_into_the_weights(tmp_path):
         Clip("relu", "affine", 0.0, math.inf),
     )
     net = IntegerNet((1, 9, 9), operations)
-    model = written(net, tmp_path)
+    to_onnx(net, tmp_path / "net.onnx", opset=NEWEST)
+    model = onnx.load(tmp_path / "net.onnx")
     for node in list(model.graph.node):  # a tool has made plain floats of the weights: now it can fold
         if node.op_type == "DequantizeLinear":
             model.graph.initializer.append(numpy_helper.from_array(weights.values.astype(np.float32), node.output[0]))
