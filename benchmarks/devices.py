@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 KEPT = zoo.DEVICES
 NETWORKS = tuple(zoo.networks())
 # What is built with other flags than the export's own: a Cortex-M4 without its DSP instructions has those of an M3.
-VARIANTS = {"cortex-m4 plain C": ("cortex-m4", "-mcpu=cortex-m3 -mthumb -DSTACK_USED")}
+VARIANTS = {"cortex-m4 plain C": ("cortex-m4", "-mcpu=cortex-m3 -mthumb")}
 TARGETS = ("cortex-m4", *VARIANTS, "cortex-m0", "cortex-m55", "rv32", "aarch64")
 # The most that a number may be, as prototypes reached it.
 GOALS = {
@@ -57,7 +57,7 @@ class Figures:
     Args:
         instructions: of a run, the mean of the test vector's images
         memory: bytes of RAM: MODEL_MEMORY
-        stack: bytes besides, as the test program measured them; 0 where it cannot
+        stack: bytes besides, as the test program measured them
         code: bytes of the runtime's functions and of their constants
         flash: bytes of code and of the network's constants, without the C library and the test itself
     """
@@ -110,11 +110,11 @@ def measure(net: IntegerNet, target: str, folder: Path) -> Figures:
     )
     stated = re.search(r"#define MODEL_MEMORY (\d+)", (folder / "model.h").read_text())
     stack = re.search(r"(\d+) bytes of stack", told)
-    assert stated
+    assert stated and stack
     return Figures(
         instructions=round(mean(map(int, re.findall(r"instructions (\d+)", told)))),
         memory=int(stated[1]),
-        stack=int(stack[1]) if stack else 0,
+        stack=int(stack[1]),
         code=code,
         flash=code + model,
     )

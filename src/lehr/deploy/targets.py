@@ -47,7 +47,7 @@ DEVICES = {
         Target("cortex-m0", "small", 512, shared=("cortex-m",)),
         Target("cortex-m55", "vector", 2048, shared=("cortex-m",)),
         Target("rv32", "small", 512),
-        Target("aarch64", "vector"),
+        Target("aarch64", "vector", 2048),
     )
 }
 TARGETS = {HOST.name: HOST, **DEVICES}

@@ -3,14 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern uint32_t data_from, data_start, data_end, bss_start, bss_end, stack_bottom, stack_top; /* cortex-m.ld */
+extern uint32_t data_from, data_start, data_end, bss_start, bss_end, stack_top; /* cortex-m.ld */
 extern void initialise_monitor_handles(void);
 extern int main(void);
 
 void reset(void);
-size_t stack_used(void);
-
-enum { UNTOUCHED = 0x5a5a5a5a };
 
 static void stop(void)
 {
@@ -25,19 +22,8 @@ void reset(void)
 #endif
     memcpy(&data_start, &data_from, (size_t)((char *)&data_end - (char *)&data_start));
     memset(&bss_start, 0, (size_t)((char *)&bss_end - (char *)&bss_start));
-    for (volatile uint32_t *word = &stack_bottom; word < (uint32_t *)__builtin_frame_address(0) - 16; word++)
-        *word = UNTOUCHED;
     initialise_monitor_handles();
     exit(main());
-}
-
-/* The most bytes that the stack has had since the start. */
-size_t stack_used(void)
-{
-    const uint32_t *word = &stack_bottom;
-    while (word < &stack_top && *word == UNTOUCHED)
-        word++;
-    return (size_t)((const char *)&stack_top - (const char *)word);
 }
 
 /* Initial stack, reset, then the fifteen faults and exceptions of the processor; the test uses no interrupts. */
