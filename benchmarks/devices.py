@@ -110,7 +110,8 @@ def measure(net: IntegerNet, target: str, folder: Path) -> Figures:
     )
     stated = re.search(r"#define MODEL_MEMORY (\d+)", (folder / "model.h").read_text())
     stack = re.search(r"(\d+) bytes of stack", told)
-    assert stated and stack
+    assert stated
+    assert stack
     return Figures(
         instructions=round(mean(map(int, re.findall(r"instructions (\d+)", told)))),
         memory=int(stated[1]),

@@ -41,7 +41,8 @@ def test_one_make_builds_it_and_runs_its_test_vector(target, tmp_path):
     numbers = stated(tmp_path)
     assert f"3 images, 1 instruction sets, {-(-numbers['MEMORY'] // 8) * 8} bytes of memory: 0 differ" in told
     stack = re.search(r"(\d+) bytes of stack", told)
-    assert stack and int(stack[1]) <= numbers["STACK"]
+    assert stack
+    assert int(stack[1]) <= numbers["STACK"]
     header = (tmp_path / "model.h").read_text()
     assert "depthwise: the weights are not in {-1, 0, 1};\n *         216 bytes of flash for its weights" in header
 

@@ -102,7 +102,6 @@ class _Net(ctypes.Structure):
         ("layers", ctypes.POINTER(_Layer)),
         ("count", ctypes.c_int32),
         ("image_bytes", ctypes.c_uint32),
-        ("value_bytes", ctypes.c_uint32),
         ("outputs", ctypes.c_int32),
         ("scores", ctypes.c_uint32),
         ("logits", ctypes.c_uint32),
@@ -336,7 +335,7 @@ def _net_struct(plan: Plan, result: Result) -> _Net:
     net = _Net()
     net.layers = ctypes.cast(layers, ctypes.POINTER(_Layer))
     net.count = len(plan.layers)
-    net.image_bytes, net.value_bytes = plan.image_bytes, plan.value_bytes
+    net.image_bytes = plan.image_bytes
     for name in ("outputs", "scores", "logits", "scores_type", "logits_type"):
         setattr(net, name, getattr(result, name))
     net.memory = plan.memory

@@ -162,12 +162,12 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
     layers = _interleaved(layers, inputs, {names.get(name, name) for name in kept}, set(names.values()))
     if instruction_set == "small":
         layers = small.packed(layers, inputs, {names.get(name, name) for name in kept})
-    places, value_bytes = _places(layers, inputs, {names.get(name, name) for name in kept}, parts)
+    places, ends = _places(layers, inputs, {names.get(name, name) for name in kept}, parts)
     layers = [
-        with_scratch(_placed(layer, sources, places), instruction_set)
+        with_scratch(_placed(layer, sources, places, ends), instruction_set)
         for layer, sources in zip(layers, inputs, strict=True)
     ]
-    memory = _memory(layers, value_bytes, runs_on(instruction_set))
+    memory = _memory(layers, runs_on(instruction_set))
     if max(memory) > _MOST_MEMORY:
         raise ValueError(f"a run would take {max(memory)} bytes, more than {_MOST_MEMORY}: C counts them in int32")
     results = []
@@ -183,13 +183,13 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
             )
         )
     image_bytes = image.size * np.dtype(net.input_dtype).itemsize
-    return Plan(tuple(layers), image_bytes, value_bytes, tuple(results), memory)
+    return Plan(tuple(layers), image_bytes, max(ends.values()), tuple(results), memory)
 
 
-def _memory(layers: list[Layer], value_bytes: int, able: tuple[str, ...]) -> tuple[int, ...]:
+def _memory(layers: list[Layer], able: tuple[str, ...]) -> tuple[int, ...]:
     """Bytes of a run on each instruction set, 64 of them to align the rest; 0 where the network cannot run."""
     return tuple(
-        value_bytes + align(max(layer.scratch[layer.built_for[index]] for layer in layers)) + 64 if name in able else 0
+        max(layer.free + align(layer.scratch[layer.built_for[index]]) for layer in layers) + 64 if name in able else 0
         for index, name in enumerate(INSTRUCTION_SETS)
     )
 
@@ -358,19 +358,23 @@ def _places(
     inputs: list[tuple[str, ...]],
     kept: Iterable[str],
     parts: Mapping[str, tuple[str, int]],
-) -> tuple[dict[str, int], int]:
-    """An offset for each value: the lowest that no value alive at the same time takes; parts lie in their whole."""
+) -> tuple[dict[str, int], dict[str, int]]:
+    """An offset for each value: the lowest that no value alive at the same time takes; parts lie in their whole.
+
+    And for each layer the end of the last value that is alive while it runs, behind which its scratch is.
+    """
     last_use = {name: index for index, sources in enumerate(inputs) for name in sources}
     last_use.update(dict.fromkeys(kept, len(layers)))
     places: dict[str, int] = {}
+    ends: dict[str, int] = {}
     alive: list[tuple[int, int, int]] = []  # (offset, end, last use)
-    total = 0
     for index, layer in enumerate(layers):
+        alive = sorted(x for x in alive if x[2] >= index)
         if layer.name in parts:
             whole, offset = parts[layer.name]
             places[layer.name] = places[whole] + offset
+            ends[layer.name] = max(end for _, end, _ in alive)
             continue
-        alive = sorted(x for x in alive if x[2] >= index)
         size = align(_bytes_of(layer))
         offset = 0
         for start, end, _ in alive:
@@ -379,8 +383,8 @@ def _places(
             offset = max(offset, end)
         places[layer.name] = offset
         alive.append((offset, offset + size, last_use[layer.name]))
-        total = max(total, offset + size)
-    return places, total
+        ends[layer.name] = max(end for _, end, _ in alive)
+    return places, ends
 
 
 def _bytes_of(layer: Layer) -> int:
@@ -389,6 +393,7 @@ def _bytes_of(layer: Layer) -> int:
     return -(-size // 4) if layer.target_type == Type.TRIT else size * layer.value.dtype.itemsize
 
 
-def _placed(layer: Layer, sources: tuple[str, ...], places: dict[str, int]) -> Layer:
+def _placed(layer: Layer, sources: tuple[str, ...], places: dict[str, int], ends: dict[str, int]) -> Layer:
     offsets = [places[name] for name in sources] or [IMAGE]
-    return replace(layer, source=offsets[0], second=offsets[-1], target=places[layer.name])
+    name = layer.name
+    return replace(layer, source=offsets[0], second=offsets[-1], target=places[name], free=ends[name])

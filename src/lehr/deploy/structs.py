@@ -162,6 +162,7 @@ class Layer:
     source: int = 0
     second: int = 0
     target: int = 0
+    free: int = 0
     channels: int = 0
     rows: int = 0
     columns: int = 0

@@ -204,7 +204,6 @@ def _model(net: IntegerNet, planned: Plan, device: Target | None) -> Iterator[st
     yield f"    .count = {len(planned.layers)},"
     (result,) = planned.results
     yield f"    .image_bytes = {planned.image_bytes},"
-    yield f"    .value_bytes = {planned.value_bytes},"
     for name in ("outputs", "scores", "logits"):
         yield f"    .{name} = {getattr(result, name)},"
     types = {"scores_type": result.scores_type, "logits_type": result.logits_type}

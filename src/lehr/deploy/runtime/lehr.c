@@ -74,20 +74,20 @@ static uint8_t *aligned(const void *memory)
 
 void lehr_run(const lehr_net *net, const void *image, void *memory, int instruction_set)
 {
-    uint8_t *values = aligned(memory), *scratch = values + net->value_bytes;
-    LEHR_ASSERT(net->memory[instruction_set] > 0 && net->value_bytes % 64 == 0);
+    uint8_t *values = aligned(memory);
+    LEHR_ASSERT(net->memory[instruction_set] > 0);
     for (int32_t i = 0; i < net->count; i++) {
         const lehr_layer *layer = &net->layers[i];
         const int32_t built_for = layer->built_for[instruction_set];
         const void *source = layer->source == LEHR_IMAGE ? image : values + layer->source;
         (void)built_for; /* a device has one routine */
-        LEHR_ASSERT(net->value_bytes + layer->scratch[built_for] + 63 < net->memory[instruction_set]);
+        LEHR_ASSERT(layer->free % 64 == 0 && layer->free + layer->scratch[built_for] + 63 < net->memory[instruction_set]);
         if (layer->routine == LEHR_NAIVE) {
             const void *second = layer->second == LEHR_IMAGE ? NULL : values + layer->second;
             OPERATION(layer)(layer, source, second, values + layer->target);
         } else {
             LEHR_ASSERT(ROUTINE(layer, built_for) != NULL);
-            ROUTINE(layer, built_for)(layer, source, values + layer->target, scratch);
+            ROUTINE(layer, built_for)(layer, source, values + layer->target, values + layer->free);
         }
     }
 }

@@ -142,6 +142,7 @@ typedef struct lehr_layer {
     int32_t operation, routine;
     int32_t source_type, second_type, target_type;
     uint32_t source, second, target;             /* offsets in memory, in bytes; or LEHR_IMAGE */
+    uint32_t free;                               /* the offset behind all values that are needed still: scratch begins there */
     int32_t channels, rows, columns;             /* shape of the source */
     int32_t out_channels, out_rows, out_columns; /* shape of the sums, before pooling */
     int32_t kernel_rows, kernel_columns, stride_rows, stride_columns;
@@ -172,7 +173,7 @@ typedef struct lehr_layer {
 typedef struct lehr_net {
     const lehr_layer *layers;
     int32_t count;
-    uint32_t image_bytes, value_bytes;
+    uint32_t image_bytes;
     int32_t outputs;                        /* number of classes */
     uint32_t scores, logits;                /* offsets of the integers before the last affine map, and of its result */
     int32_t scores_type, logits_type;       /* LEHR_FLOAT scores: the network has no integer scores */
