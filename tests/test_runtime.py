@@ -238,12 +238,12 @@ def test_ternary_sums_at_their_limits_do_not_overflow(channels, sign):
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_wide_sums_at_their_limits_do_not_overflow(sign):
     """258 taps of 127 reach 32766, the largest sum that 16 bits take; one more goes to the direct routine."""
-    for taps, routine in ((258, "wide tables"), (259, "direct")):
+    for outs, taps, routine in ((8, 258, "wide tables"), (8, 259, "direct"), (1, 258, "products"), (1, 259, "direct")):
         net = IntegerNet(
             (taps, 1, 40),
             (
                 Table("x", np.full((taps, 256), 127 * sign)),
-                Conv("sums", "x", Weights(np.zeros((8, taps, 1, 1), int), (1,))),
+                Conv("sums", "x", Weights(np.zeros((outs, taps, 1, 1), int), (1,))),
             ),
         )
         for name in cpu.available():
@@ -251,8 +251,10 @@ def test_wide_sums_at_their_limits_do_not_overflow(sign):
             others = {
                 "amx": "matrix tiles",
                 "reference": "conv",
-                "small": "wide tables",
-            }  # small.c: 16 bits from the least
+                "small": "wide tables",  # 16 bits from the least
+            }
+            if outs == 1:
+                others = {"amx": routine, "reference": "conv", "small": "direct"}
             assert engine.describe().rows[1].routine == others.get(name, routine)
             assert (engine.scores(np.zeros((1, taps, 1, 40), np.uint8)) == sign * 127 * taps).all()
 
@@ -288,7 +290,8 @@ def test_depthwise_convolutions():
     )
     net = then_threshold((24, 9, 13), operations, rng)
     assert_every_routine_equals_the_reference(net, rng)
-    assert cpu.compile(net).describe().rows[1].why == "fewer than 8 outputs share a table"
+    row = cpu.compile(net).describe().rows[1]
+    assert (row.routine, row.why) == ("products", "fewer than 8 outputs share a table")
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 15, 255])
@@ -314,6 +317,25 @@ def test_a_sum_on_its_threshold_goes_up():
     assert net.run(image).reshape(8, 3).tolist() == expected
     for name in cpu.available():
         assert cpu.compile(net, instruction_set=name).run(image).reshape(8, 3).tolist() == expected
+
+
+@QUICK
+@given(
+    st.tuples(st.integers(1, 5), st.integers(5, 20), st.integers(5, 40)),
+    st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    st.sampled_from([1, 100, 30000]),
+    st.sampled_from([MaxPool, SumPool]),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
+def test_pools_of_any_shape(shape, kernel, stride, most, kind, whole, seed):
+    rng = np.random.default_rng(seed)
+    if whole:  # rows of a window are neighbours
+        kernel = (kernel[0], shape[2])
+    padding = (int(rng.integers(kernel[0] // 2 + 1)), 0 if whole else int(rng.integers(kernel[1] // 2 + 1)))
+    net = IntegerNet(shape, (table_between(shape[0], -most, most), kind("pool", "x", kernel, stride, padding)))
+    assert_every_routine_equals_the_reference(net, rng)
 
 
 def test_residual_additions_pools_and_branches():

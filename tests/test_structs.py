@@ -62,6 +62,7 @@ def test_structs_and_constants_are_those_of_the_header(tmp_path):
         "LEHR_OFFSET_BITS": Requantize.OFFSET_BITS,
         "LEHR_BITS_OUTPUTS": kernels.BITS_OUTPUTS,
         "LEHR_BLOCK": kernels.BLOCK,
+        "LEHR_SHORT_PIXELS": kernels.SHORT_PIXELS,
         "LEHR_TILE_STEPS": kernels.TILE_STEPS,
         "LEHR_TILE_SLACK": kernels.SLACK,
         "LEHR_TILE_MOST": kernels.MOST_TRIT_SUM,
@@ -98,6 +99,10 @@ CASES = [
     ("BITS", "scratch"),
     ("DIRECT", "nothing"),
     ("DIRECT", "scratch"),
+    ("SHORT", "nothing"),
+    ("SHORT", "tables"),
+    ("SHORT", "kept"),
+    ("SHORT", "scratch"),
 ]
 # A failed assertion ends the process, so each case runs in a fork of one that has imported everything.
 RUN_WITH_LESS = """
@@ -120,8 +125,9 @@ def run(routine, less, instruction_set):
 
     plan.with_scratch = smaller
     rng = np.random.default_rng(0)
-    table = Table("x", np.tile(np.arange(256) - 128 if routine == "WIDE" else np.arange(256) % 3 - 1, (16, 1)))
-    levels = (-1, 0, 2) if routine == "DIRECT" else (-1, 0, 1)
+    values = np.arange(256) - 128 if routine in ("WIDE", "DIRECT") else np.arange(256) % 3 - 1
+    table = Table("x", np.tile(values, (16, 1)))
+    levels = {"DIRECT": (-127, 0, 127), "SHORT": (-1, 0, 2)}.get(routine, (-1, 0, 1))
     conv = Conv("sums", "x", Weights(rng.integers(0, 3, (8, 16, 3, 3)), levels), padding=(1, 1))
     linear = Linear("sums", "flat", Weights(rng.integers(0, 3, (8, 16 * 81)), levels))
     net = IntegerNet((16, 9, 9), (table, *((Flatten("flat", "x"), linear) if routine == "BITS" else (conv,))))

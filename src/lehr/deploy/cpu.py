@@ -49,6 +49,7 @@ _ROUTINE_NAMES = {
     Routine.DIRECT: "direct",
     Routine.TERNARY: "tables",
     Routine.WIDE: "wide tables",
+    Routine.SHORT: "products",
     Routine.MATRIX: "matrix tiles",
     Routine.TRITS: "matrix tiles",
     Routine.BITS: "bit-planes",

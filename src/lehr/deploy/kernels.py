@@ -3,11 +3,13 @@
     NAIVE          the loops of runtime/reference.c, for every operation by itself: what all others must equal
     DIRECT         multiply and add a row at a time, for any weights and values
     TERNARY, WIDE  tables of the sums of three values, looked up by three ternary weights; values trits, or up to int16
+    SHORT          multiply and add over the pixels of a plane, where sums fit int16
     MATRIX, TRITS  tiles of AMX; weights in int8, or trits of two bits
     BITS           linear layers of trits: bit-planes, counted
     COUNTERS       linear layers of trits for microcontrollers: zeros skipped, 32 outputs counted at once
     SEARCH         thresholds by themselves, found by halving
     PLUS           sums of two values of integers, with what follows them
+    POOLS          maxima and sums of windows of integers
 
 docs/kernels.md derives them from the naive loop.
 """
@@ -20,14 +22,15 @@ from lehr.deploy import small
 from lehr.deploy.operations import Conv, Linear, Value, Weights
 from lehr.deploy.structs import INSTRUCTION_SETS, Routine
 
+_WITH_WEIGHTS = (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.SHORT, Routine.BITS)
 # The routines that each instruction set has of its own; for others it uses those of the ones before it.
 ROUTINES: dict[str, tuple[Routine, ...]] = {
     "reference": (Routine.NAIVE,),
     "small": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.COUNTERS, Routine.SEARCH, Routine.PLUS),
-    "scalar": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS, Routine.SEARCH, Routine.PLUS),
-    "vector": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS),
-    "avx2": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS, Routine.PLUS),
-    "avx512": (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.BITS, Routine.PLUS),
+    "scalar": (*_WITH_WEIGHTS, Routine.SEARCH, Routine.PLUS, Routine.POOLS),
+    "vector": _WITH_WEIGHTS,
+    "avx2": (*_WITH_WEIGHTS, Routine.PLUS, Routine.POOLS),
+    "avx512": (*_WITH_WEIGHTS, Routine.PLUS, Routine.POOLS),
     "amx": (Routine.MATRIX, Routine.TRITS, Routine.BITS),
 }
 # Bytes of the vectors that look-up routines work on; words of 4 bytes, where pointers have 32 bits, need no more.
@@ -39,6 +42,7 @@ PARTS = {"scalar": 1, "vector": 2, "avx2": 1, "avx512": 1}
 BITS_OUTPUTS = 16
 BLOCK = small.BLOCK
 TILE_STEPS = 18
+SHORT_PIXELS = 64
 SLACK = 16
 MOST_TRIT_SUM = 1 << 25
 
@@ -105,7 +109,7 @@ def _is_trit(value: Value) -> bool:
 
 
 def routine_for(operation: Conv | Linear, source: Value, value: Value, instruction_set: str) -> tuple[Routine, str]:
-    """The routine of a layer, and for the direct one the reason.
+    """The routine of a layer, and for the ones that multiply the reason.
 
     Args:
         operation: the layer
@@ -125,17 +129,19 @@ def routine_for(operation: Conv | Linear, source: Value, value: Value, instructi
     if instruction_set == "amx" and value.kind == "integer" and source.dtype == np.int8 and shares_tables:
         few = value.low > -MOST_TRIT_SUM and value.high < MOST_TRIT_SUM
         return Routine.TRITS if few and _is_ternary(operation.weight) else Routine.MATRIX, ""
-    if not _is_ternary(operation.weight):
-        return Routine.DIRECT, "the weights are not in {-1, 0, 1}"
     if source.kind == "float":
         return Routine.DIRECT, "its values are floats"
+    if value.kind == "float":
+        return Routine.DIRECT, "its weights are floats"
+    is_short = source.dtype.itemsize <= 2 and value.low >= -32766 and value.high <= 32766
+    otherwise = Routine.SHORT if is_short else Routine.DIRECT
+    if not _is_ternary(operation.weight):
+        return otherwise, "the weights are not in {-1, 0, 1}"
     if not shares_tables:
-        return Routine.DIRECT, f"fewer than {_FEWEST_OUTPUTS} outputs share a table"
-    if _is_trit(source):
-        if triples_of(channels * rows * columns) <= _MOST_TRIPLES:
-            return Routine.TERNARY, ""
-        return Routine.DIRECT, "its sums leave int16"
-    if source.dtype.itemsize <= 2 and value.low >= -32766 and value.high <= 32766:
+        return otherwise, f"fewer than {_FEWEST_OUTPUTS} outputs share a table"
+    if _is_trit(source) and triples_of(channels * rows * columns) <= _MOST_TRIPLES:
+        return Routine.TERNARY, ""
+    if is_short and not _is_trit(source):
         return Routine.WIDE, ""
     return Routine.DIRECT, "its sums leave int16"
 
@@ -168,7 +174,7 @@ def taps_of(operation: Conv | Linear) -> int:
 def weights_for(operation: Conv | Linear, routine: Routine, value: Value) -> np.ndarray:
     """The weights as `routine` reads them; `value` are the sums."""
     weight = operation.weight
-    if routine in (Routine.NAIVE, Routine.DIRECT) or not isinstance(weight, Weights):
+    if routine in (Routine.NAIVE, Routine.DIRECT, Routine.SHORT) or not isinstance(weight, Weights):
         return _plain(weight, value)
     if routine == Routine.BITS:
         return _bit_planes(weight)

@@ -242,8 +242,10 @@ def _layer(operation: Operation, inputs: list[Value], value: Value, instruction_
                 groups=operation.groups,
             )
         case MaxPool() | SumPool():
+            plain = instruction_set in ("reference", "small") or value.kind == "float"
             return replace(
                 layer,
+                routine=Routine.NAIVE if plain else Routine.POOLS,
                 kernel_rows=operation.kernel[0],
                 kernel_columns=operation.kernel[1],
                 stride_rows=operation.stride[0],

@@ -12,6 +12,7 @@ from lehr.deploy import small
 from lehr.deploy.kernels import (
     BLOCK,
     PARTS,
+    SHORT_PIXELS,
     SLACK,
     TILE_STEPS,
     VECTOR_BYTES,
@@ -56,7 +57,9 @@ def with_scratch(layer: Layer, instruction_set: str) -> Layer:
         case Routine.TERNARY | Routine.WIDE if instruction_set == "small":
             strips, size = small.strips(layer, _triples(layer))
             return replace(layer, strips=strips, scratch=(size,) * len(INSTRUCTION_SETS))
-        case Routine.TERNARY | Routine.WIDE:
+        case Routine.POOLS:  # a line of int32
+            return replace(layer, scratch=(layer.columns * 4,) * len(INSTRUCTION_SETS))
+        case Routine.TERNARY | Routine.WIDE | Routine.SHORT:
             tables = _tables(layer)
             laid = [_areas(layer, tables, name) for name in INSTRUCTION_SETS]
             tables = replace(tables, areas=tuple(areas for areas, _ in laid))
@@ -77,6 +80,11 @@ def _in_order(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
 
 def _triples(layer: Layer) -> int:
     return triples_of(layer.channels // layer.groups * layer.kernel_rows * layer.kernel_columns)
+
+
+def _channels_at_once(layer: Layer) -> int:
+    """Of which there are planes: SHORT makes those of one group after the other."""
+    return layer.channels // layer.groups if layer.routine == Routine.SHORT else layer.channels
 
 
 def _tables(layer: Layer) -> Tables:
@@ -107,7 +115,7 @@ def _tables(layer: Layer) -> Tables:
         plane_rows=rows,
         margin=margin,
         plane_size=rows * layer.out_columns + 2 * margin,
-        plane_count=layer.channels * residues * layer.kernel_columns,
+        plane_count=_channels_at_once(layer) * residues * layer.kernel_columns,
     )
 
 
@@ -116,7 +124,7 @@ def _areas(layer: Layer, tables: Tables, instruction_set: str) -> tuple[Areas, i
     if instruction_set not in VECTOR_BYTES:
         return Areas(), 0
     vector, parts = VECTOR_BYTES[instruction_set], PARTS[instruction_set]
-    ternary = layer.routine == Routine.TERNARY
+    ternary, looks_up = layer.routine == Routine.TERNARY, layer.routine != Routine.SHORT
     # bytes of an element of a plane; vectors of a triple's table entry and of an output's sums
     element, entry, accumulators = (1, parts, 4 * parts) if ternary else (2, 1, 2 * parts)
     mask = layer.columns * element + vector
@@ -128,19 +136,19 @@ def _areas(layer: Layer, tables: Tables, instruction_set: str) -> tuple[Areas, i
         planes = channel * layer.channels + 2 * segments * row + vector
         channel += segments * row + 2 * vector
     else:
-        # vectors reach past the last plane
-        planes = tables.plane_size * tables.plane_count * element + 4 * vector
+        reach = 4 * vector if looks_up else max(4 * vector, 2 * SHORT_PIXELS)  # what vectors read past the last plane
+        planes = tables.plane_size * tables.plane_count * element + reach
         # a channel with its padding and margins, a row more, which paired rows need, and what vectors reach past it
         channel = (layer.rows + 2 * layer.padding_rows + 1) * layer.columns + 2 * layer.padding_columns + 2 * vector
     offsets, size = _in_order(
         {
             "planes": planes,
-            "tables": (BLOCK // 2 if vector > 32 else BLOCK) * 27 * entry * vector,
-            "sums": layer.out_channels // layer.groups * accumulators * vector,
+            "tables": (BLOCK // 2 if vector > 32 else BLOCK) * 27 * entry * vector if looks_up else 0,
+            "sums": layer.out_channels // layer.groups * accumulators * vector if looks_up else 0,
             "starts": tables.triples * 3 * 4,
             "kept": layer.out_channels * layer.out_rows * layer.out_columns * 2 if keeps else 0,
             "masks": 0 if segments else layer.kernel_columns * mask,
-            "values": channel if ternary else layer.channels * layer.rows * layer.columns * 2,
+            "values": channel if ternary else _channels_at_once(layer) * layer.rows * layer.columns * 2,
         }
     )
     return Areas(**offsets, mask=0 if segments else mask, segments=segments), size

@@ -69,12 +69,14 @@ class Routine(IntEnum):
     DIRECT = 1
     TERNARY = 2
     WIDE = 3
-    MATRIX = 4
-    TRITS = 5
-    BITS = 6
-    SEARCH = 7
-    PLUS = 8
-    COUNTERS = 9
+    SHORT = 4
+    MATRIX = 5
+    TRITS = 6
+    BITS = 7
+    SEARCH = 8
+    PLUS = 9
+    POOLS = 10
+    COUNTERS = 11
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Areas:
 
 @dataclass(frozen=True)
 class Tables:
-    """`struct lehr_tables`: the planes that TERNARY and WIDE make of a source."""
+    """`struct lehr_tables`: the planes that TERNARY, WIDE and SHORT make of a source."""
 
     triples: int
     shifts: int

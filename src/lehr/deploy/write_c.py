@@ -163,8 +163,8 @@ def _header(net: IntegerNet, planned: Plan, device: Target | None) -> Iterator[s
 
 
 def _fallbacks(planned: Plan) -> Iterator[str]:
-    """A comment with the layers that take the direct routine, the reason, and what that costs."""
-    direct = [layer for layer in planned.layers if layer.routine == Routine.DIRECT]
+    """A comment with the layers that multiply, the reason, and what that costs."""
+    direct = [layer for layer in planned.layers if layer.routine in (Routine.DIRECT, Routine.SHORT)]
     if direct:
         yield "/* Layers that multiply and add, a byte or more a weight, as no routine of tables or bits can do them:"
         for layer in direct:

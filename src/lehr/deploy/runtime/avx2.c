@@ -35,7 +35,9 @@ static inline __attribute__((always_inline)) vector load_rows(const uint8_t *fro
 #define LOAD_ROWS load_rows
 #define TERNARY lehr_avx2_ternary
 #define WIDE lehr_avx2_wide
+#define SHORT lehr_avx2_short
 #define BITS lehr_avx2_bits
+#define POOLS lehr_avx2_pools
 #define PLUS lehr_avx2_plus
 #define DIRECT lehr_avx2_direct
 #include "lanes.inc"
@@ -43,16 +45,20 @@ static inline __attribute__((always_inline)) vector load_rows(const uint8_t *fro
 #include "tables.inc"
 #include "ternary.inc"
 #include "wide.inc"
+#include "short.inc"
 #include "bits.inc"
 #include "direct.inc"
 #include "plus.inc"
+#include "pools.inc"
 
 lehr_routine_function *const lehr_avx2_routines[LEHR_ROUTINES] = {
     [LEHR_DIRECT] = lehr_avx2_direct,
     [LEHR_TERNARY] = lehr_avx2_ternary,
     [LEHR_WIDE] = lehr_avx2_wide,
+    [LEHR_SHORT] = lehr_avx2_short,
     [LEHR_BITS] = lehr_avx2_bits,
     [LEHR_PLUS] = lehr_avx2_plus,
+    [LEHR_POOLS] = lehr_avx2_pools,
 };
 
 #else

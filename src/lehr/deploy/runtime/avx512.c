@@ -18,7 +18,9 @@ typedef uint16_t vector __attribute__((vector_size(64)));
 #define PREFETCH(x) __builtin_prefetch(x)
 #define TERNARY lehr_avx512_ternary
 #define WIDE lehr_avx512_wide
+#define SHORT lehr_avx512_short
 #define BITS lehr_avx512_bits
+#define POOLS lehr_avx512_pools
 #define PLUS lehr_avx512_plus
 #define DIRECT lehr_avx512_direct
 #include "lanes.inc"
@@ -26,16 +28,20 @@ typedef uint16_t vector __attribute__((vector_size(64)));
 #include "tables.inc"
 #include "ternary.inc"
 #include "wide.inc"
+#include "short.inc"
 #include "bits.inc"
 #include "direct.inc"
 #include "plus.inc"
+#include "pools.inc"
 
 lehr_routine_function *const lehr_avx512_routines[LEHR_ROUTINES] = {
     [LEHR_DIRECT] = lehr_avx512_direct,
     [LEHR_TERNARY] = lehr_avx512_ternary,
     [LEHR_WIDE] = lehr_avx512_wide,
+    [LEHR_SHORT] = lehr_avx512_short,
     [LEHR_BITS] = lehr_avx512_bits,
     [LEHR_PLUS] = lehr_avx512_plus,
+    [LEHR_POOLS] = lehr_avx512_pools,
 };
 
 #else

@@ -63,12 +63,14 @@ enum lehr_routine {
     LEHR_DIRECT,  /* direct.inc: the same sums a row at a time, for any weights and values; the same weights */
     LEHR_TERNARY, /* ternary.inc: look-up tables, weights and values in {-1, 0, 1} */
     LEHR_WIDE,    /* wide.inc: look-up tables, weights in {-1, 0, 1}, sums in int16 */
+    LEHR_SHORT,   /* short.inc: multiply and add, sums in int16; weights as LEHR_DIRECT */
     LEHR_MATRIX,  /* amx.c: matrix tiles, int8 weights and values */
     LEHR_TRITS,   /* amx.c: the same with weights in {-1, 0, 1}, two bits each */
     LEHR_BITS,    /* bits.inc: linear, weights and values in {-1, 0, 1}: uint32, a bit for each of 32 inputs, (block of
                      outputs, inputs / 32, {nonzero, negative}, output of the block) */
     LEHR_SEARCH,  /* search.inc: LEHR_THRESHOLD, by halving */
     LEHR_PLUS,    /* plus.inc: LEHR_ADD of integers, then thresholds or multipliers if there are any */
+    LEHR_POOLS,   /* pools.inc: LEHR_MAX_POOL and LEHR_SUM_POOL of integers, a line at a time */
     LEHR_COUNTERS, /* small_counters.inc: linear, weights and values in {-1, 0, 1}: uint32, a bit for each of 32 outputs, (block of
                       outputs, inputs and one of zeros, {positive, not negative}) */
     LEHR_ROUTINES
@@ -91,6 +93,7 @@ enum {
     LEHR_OFFSET_BITS = 20,  /* an offset counts 2^-20 of a level */
     LEHR_BITS_OUTPUTS = 16, /* outputs of a block of LEHR_BITS */
     LEHR_BLOCK = 32,        /* weight triples of a block of LEHR_TERNARY and LEHR_WIDE */
+    LEHR_SHORT_PIXELS = 64, /* pixels that LEHR_SHORT computes at a time: it may read as many past the last plane */
     LEHR_TILE_STEPS = 18,   /* steps of 64 taps whose weights LEHR_TRITS expands at a time */
     LEHR_TILE_SLACK = 16,   /* bytes that LEHR_MATRIX and LEHR_TRITS may read or write past an end */
     LEHR_TILE_MOST = 1 << 25 /* what sums of LEHR_TRITS are below: 64 times as much is int32 */
@@ -103,7 +106,7 @@ typedef struct lehr_areas {
     uint32_t segments; /* rows of the output that make a vector of a padded plane (see padded.inc); 0: planes are others */
 } lehr_areas;
 
-/* What LEHR_TERNARY and LEHR_WIDE make of a layer's source: planes (see planes.inc). */
+/* What LEHR_TERNARY, LEHR_WIDE and LEHR_SHORT (of one group of channels) make of a layer's source: planes (see planes.inc). */
 typedef struct lehr_tables {
     int32_t triples;     /* weight triples of an output, an even number */
     int32_t shifts;      /* whether the planes of a channel are shifts of one another */

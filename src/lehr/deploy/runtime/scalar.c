@@ -21,7 +21,9 @@
 #define PREFETCH(x) (void)0
 #define TERNARY lehr_scalar_ternary
 #define WIDE lehr_scalar_wide
+#define SHORT lehr_scalar_short
 #define BITS lehr_scalar_bits
+#define POOLS lehr_scalar_pools
 #define PLUS lehr_scalar_plus
 #define DIRECT lehr_scalar_direct
 #define SEARCH lehr_scalar_search
@@ -30,16 +32,20 @@
 #include "tables.inc"
 #include "ternary.inc"
 #include "wide.inc"
+#include "short.inc"
 #include "bits.inc"
 #include "direct.inc"
 #include "plus.inc"
+#include "pools.inc"
 #include "search.inc"
 
 lehr_routine_function *const lehr_scalar_routines[LEHR_ROUTINES] = {
     [LEHR_DIRECT] = lehr_scalar_direct,
     [LEHR_TERNARY] = lehr_scalar_ternary,
     [LEHR_WIDE] = lehr_scalar_wide,
+    [LEHR_SHORT] = lehr_scalar_short,
     [LEHR_BITS] = lehr_scalar_bits,
     [LEHR_PLUS] = lehr_scalar_plus,
+    [LEHR_POOLS] = lehr_scalar_pools,
     [LEHR_SEARCH] = lehr_scalar_search,
 };

@@ -22,6 +22,7 @@ typedef int16_t signed_vector __attribute__((vector_size(16)));
 #define PREFETCH(x) (void)0
 #define TERNARY lehr_vector_ternary
 #define WIDE lehr_vector_wide
+#define SHORT lehr_vector_short
 #define BITS lehr_vector_bits
 #define DIRECT lehr_vector_direct
 #include "lanes.inc"
@@ -29,6 +30,7 @@ typedef int16_t signed_vector __attribute__((vector_size(16)));
 #include "tables.inc"
 #include "ternary.inc"
 #include "wide.inc"
+#include "short.inc"
 #include "bits.inc"
 #include "direct.inc"
 
@@ -36,6 +38,7 @@ lehr_routine_function *const lehr_vector_routines[LEHR_ROUTINES] = {
     [LEHR_DIRECT] = lehr_vector_direct,
     [LEHR_TERNARY] = lehr_vector_ternary,
     [LEHR_WIDE] = lehr_vector_wide,
+    [LEHR_SHORT] = lehr_vector_short,
     [LEHR_BITS] = lehr_vector_bits,
 };
 
