@@ -451,3 +451,36 @@ def test_ddp_runs_the_quantized_calls(tmp_path: Path) -> None:
         torch.distributed.destroy_process_group()
     assert used == ["relu"]
     assert model.conv1.weight.grad is not None
+
+
+@torch.fx.wrap
+def clipped(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.relu(nn.functional.linear(x, weight))
+
+
+def test_what_a_function_calls_that_torch_fx_does_not_look_into_stays_and_is_told():
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return clipped(x, self.layer.weight)
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x):
+            return torch.relu(self.inner(x)) + x
+
+    for example in (None, torch.randn(2, 4)):
+        model = Outer()
+        report = lehr.quantize_(model, example=example)
+        assert "calls in inner stay: torch.fx does not look into clipped, which calls relu" in str(report)
+        assert {change.module: change.why for change in report.changes}["inner.layer"] == (
+            "another function reads its weights"
+        )
+        assert model.train()(torch.randn(2, 4)).isfinite().all()
+        assert model.eval()(torch.randn(2, 4)).isfinite().all()

@@ -218,7 +218,21 @@ class TestRecipes:
         net = lehr.freeze(model, lehr.data.load("digits").test.images)
         assert net.exact
 
+    @pytest.mark.parametrize(("word", "levels"), [("float", []), ("4bit", [16] * 3), ("8bit", [256] * 3)])
+    def test_the_command_line_chooses_the_precision_of_sums(self, word: str, levels: list[int]) -> None:
+        recipe = named("tiny-image", ["--algorithm.sums", word])
+        model = lehr.models.ResNet(depth=8, width=0.25)
+        recipe.algorithm.convert_(model)
+        added = [
+            module
+            for path, module in model.named_modules()
+            if isinstance(module, Quantizer) and ".quantized_calls." in path
+        ]
+        assert [len(quantizer.levels) for quantizer in added] == levels
+
     def test_what_does_nothing_or_cannot_be_is_an_error(self) -> None:
+        with pytest.raises(RecipeError, match="a precision is a word such as"):
+            named("tiny-image", ["--algorithm.sums", "9bit"])
         with pytest.raises(
             RecipeError, match="pretraining.calibration has no effect without pretraining.epochs, or a run"
         ):

@@ -172,6 +172,8 @@ def quantize_(
             notes.append(
                 f"{path or kind.__name__} cannot be traced ({why}): calls in it stay, unless quantize_ gets an example"
             )
+    for path, why in seen.hidden.items():
+        notes.append(f"calls in {path or type(model).__name__} stay: {why}")
     is_images = isinstance(checked, Tensor) and (checked.is_floating_point() or checked.dtype == torch.uint8)
     if is_images and 2 <= checked.ndim <= 4:
         notes.append(_verdict(model, checked))
@@ -217,6 +219,7 @@ def _redirect_calls(modules: dict[str, nn.Module], plan: Plan) -> None:
         after = {call.name: modules[call.use.after] for call in calls if call.use.after is not None}
         modules[path].add_module(CALLS, QuantizedCalls(quantizers, after).train(modules[path].training))
     below = {module for path in owners for module in modules[path].modules()}
+    own = {*plan.seen.closed, *plan.seen.hidden, *plan.calls.own}
     for path, module in modules.items():
         if path in plan.calls.order and module in below:
             sites = {
@@ -226,7 +229,7 @@ def _redirect_calls(modules: dict[str, nn.Module], plan: Plan) -> None:
             module.forward = Redirected(module, sites)
         elif path in plan.calls.split and any(call.use.module == path for call in decided):
             module.forward = Split(module)
-        elif module in below and _calls_for_itself(module, path in plan.seen.closed or path in plan.calls.own):
+        elif module in below and _calls_for_itself(module, path in own):
             module.forward = OwnForward(module)
 
 

@@ -120,6 +120,8 @@ class _Decider:
             return _kept(path, was, self._end(path))
         if template is None:
             return _kept(path, was, f"rule {rule}: float" if rule else "weights stay")
+        if self.seen.bypassed.intersection(names):
+            return _kept(path, was, "another function reads its weights")
         if type(module) not in QUANTIZED:
             base = next(base for base in QUANTIZED if isinstance(module, base))
             return _kept(path, was, f"a subclass of {base.__name__}")

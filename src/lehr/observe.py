@@ -37,7 +37,11 @@ def observe(model: nn.Module, example: Any = None) -> Observation:
     if example is None:
         return traced
     found = _seen(model, *arguments(example))
-    found.linear = traced.linear
+    found.linear, found.hidden, found.bypassed = traced.linear, traced.hidden, traced.bypassed
+    found.runs = {
+        training: {path: uses for path, uses in runs.items() if path not in found.hidden}
+        for training, runs in found.runs.items()
+    }
     return found
 
 
@@ -49,6 +53,8 @@ def _traced(model: nn.Module) -> Observation:
                 tracer = UseTracer()
                 found.runs[training] = tracer.seen(model.train(training))
                 found.closed |= tracer.closed
+                found.hidden |= tracer.hidden
+                found.bypassed |= tracer.bypassed
                 found.linear |= set() if training else tracer.linear
     except Exception as error:  # a user's forward may raise anything when it meets symbols
         return Observation(closed={"": told(error)})

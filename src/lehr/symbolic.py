@@ -1,7 +1,8 @@
 """The uses of functions in a model, found by tracing it with torch.fx: no data are needed.
 
 A module whose forward looks at values cannot be traced; it is one closed node, and the rest of the model is traced all
-the same.
+the same. Of one that calls a function with activations in it, which torch.fx was told not to look into
+(`torch.fx.wrap`), the calls are hidden.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ class UseTracer(fx.Tracer):
         self.runs = Runs()
         self.nodes: dict[fx.Node, Use] = {}
         self.closed: dict[str, str] = {}
+        self.hidden: dict[str, str] = {}
+        self.bypassed: set[str] = set()
+        self.ran: set[str] = set()
         self.linear: set[str] = set()
 
     def seen(self, model: nn.Module) -> dict[str, list[list[Use]]]:
@@ -50,7 +54,10 @@ class UseTracer(fx.Tracer):
             if node in self.nodes:
                 self.nodes[node].is_output = True
         self.linear = {str(node.target) for node in graph.nodes if _reads_layer(node, model)}
-        return self.runs.by_owner
+        below = {f"{path}.{name}" for path in self.hidden for name, _ in model.get_submodule(path).named_modules()}
+        layers = {path for path, module in model.named_modules() if isinstance(module, LAYERS)}
+        self.bypassed = below & layers - self.ran
+        return {path: runs for path, runs in self.runs.by_owner.items() if path not in self.hidden}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether the module is one node of the graph."""
@@ -61,6 +68,7 @@ class UseTracer(fx.Tracer):
         path = self.path_of_module(m)
         if isinstance(m, LAYERS):
             self.runs.after = path
+            self.ran.add(path)
         name = name_of(m)
         use = None if name is None else self.runs.add(name, path)
         if self.is_leaf_module(m, path):
@@ -94,6 +102,9 @@ class UseTracer(fx.Tracer):
             name = NAMES.get(target) or ("matmul" if getattr(target, "__name__", "") == "matmul" else None)
         elif kind == "call_method" and (target in METHODS or target in PRODUCTS.values()):
             name = FUNCTIONS.get(getattr(torch.Tensor, target)) or target
+        hidden = _hidden(target) if kind == "call_function" and name is None else None
+        if hidden is not None and self.runs.stack:
+            self.hidden[self.runs.stack[-1][0]] = f"torch.fx does not look into {target.__name__}, which calls {hidden}"
         if name is not None:
             self.nodes[proxy.node] = self.runs.add(name)
         adds = (
@@ -107,6 +118,13 @@ class UseTracer(fx.Tracer):
             use.line = additions.line()
             use.adds_constant = any(not isinstance(x, fx.Proxy) or x.node.op == "get_attr" for x in both)
         return proxy
+
+
+def _hidden(target: Any) -> str | None:
+    """The nonlinear function that a user's function calls, which torch.fx.wrap has made one node."""
+    if not inspect.isfunction(target) or target.__module__.startswith("torch."):
+        return None
+    return next((name for name in target.__code__.co_names if name in FUNCTIONS.values()), None)
 
 
 def _reads_layer(node: fx.Node, model: nn.Module) -> bool:

@@ -78,12 +78,16 @@ class Observation:
         runs: by mode (training or not) and owner, the uses of each of its runs
         macs: of one image, by layer, with "" for all; known with an example
         closed: modules that cannot be traced, and why
+        hidden: modules whose calls no tracer sees, not that of `freeze` either, and why
+        bypassed: layers in them that never run: their weights are read without quantization
         linear: layers that read what another layer gives, with nothing but BatchNorm, pools and the like between them
     """
 
     runs: dict[bool, dict[str, list[list[Use]]]] = field(default_factory=dict)
     macs: dict[str, int] = field(default_factory=dict)
     closed: dict[str, str] = field(default_factory=dict)
+    hidden: dict[str, str] = field(default_factory=dict)
+    bypassed: set[str] = field(default_factory=set)
     linear: set[str] = field(default_factory=set)
 
     @property

@@ -27,7 +27,7 @@ from lehr.algorithms.estimated import NOISES, STEPS, check_clip, check_learns, c
 from lehr.convert import Conversion, Scale
 from lehr.estimator import Estimator, Mode
 from lehr.noise import Dirac
-from lehr.precision import Precision
+from lehr.precision import Precision, step_of
 
 NoiseName = Literal["uniform", "triangular", "normal", "logistic"]
 StepName = Literal["ternary", "sign"]
@@ -52,6 +52,7 @@ class ANA(Algorithm):
         first: quantize the first layer.
         last: quantize the last layer.
         noisy: which quantizers have forward noise; the others are hard from the start.
+        sums: the precision of what is added, as in `quantize_`: a word such as "8bit", or "float".
     """
 
     noise: NoiseName = "uniform"
@@ -66,10 +67,12 @@ class ANA(Algorithm):
     first: bool = True
     last: bool = True
     noisy: Literal["both", "weights", "activations"] = "both"
+    sums: str = "8bit"
 
     def __post_init__(self) -> None:
         check_choices(self)
         check_clip(self.clip)
+        step_of(self.sums)  # ValueError for what is no precision
         for estimator in self.estimators:
             check_learns(estimator)
 
@@ -93,7 +96,9 @@ class ANA(Algorithm):
     ) -> Conversion:
         """Quantize in place; initialise weights that are not `trained` around the thresholds, as in the paper."""
         ends = self.first, self.last
-        return convert_under_(model, *self.estimators, self.scale, trained=trained, ends=ends, rules=rules)
+        return convert_under_(
+            model, *self.estimators, self.scale, trained=trained, ends=ends, sums=self.sums, rules=rules
+        )
 
     def after_step_(self, model: nn.Module) -> None:
         """Clip the shadow weights."""

@@ -33,7 +33,7 @@ from lehr.convert import Conversion, Scale, quantize_
 from lehr.estimator import Estimator, Mode
 from lehr.multistep import MultiStep
 from lehr.noise import Dirac, Logistic, Noise, Normal, Triangular, Uniform
-from lehr.precision import Precision
+from lehr.precision import Precision, step_of
 from lehr.quantizer import Quantizer
 from lehr.scale import fit_scale
 
@@ -89,6 +89,7 @@ class Estimated(Algorithm):
         clip: clip the shadow weights to +-clip after each step, in units of the scale; None: do not.
         first: quantize the first layer.
         last: quantize the last layer.
+        sums: the precision of what is added, as in `quantize_`: a word such as "8bit", or "float".
     """
 
     estimator: EstimatorData = field(default_factory=EstimatorData)
@@ -97,10 +98,12 @@ class Estimated(Algorithm):
     clip: float | None = None
     first: bool = True
     last: bool = True
+    sums: str = "8bit"
 
     def __post_init__(self) -> None:
         check_choices(self)
         check_clip(self.clip)
+        step_of(self.sums)  # ValueError for what is no precision
         for estimator in self.estimators:
             check_learns(estimator)
 
@@ -123,7 +126,9 @@ class Estimated(Algorithm):
     ) -> Conversion:
         """Quantize in place; initialise weights that are not `trained` around the thresholds, as in the paper."""
         ends = self.first, self.last
-        return convert_under_(model, *self.estimators, self.scale, trained=trained, ends=ends, rules=rules)
+        return convert_under_(
+            model, *self.estimators, self.scale, trained=trained, ends=ends, sums=self.sums, rules=rules
+        )
 
     def after_step_(self, model: nn.Module) -> None:
         """Clip the shadow weights."""
@@ -139,6 +144,7 @@ def convert_under_(
     *,
     trained: bool,
     ends: tuple[bool, bool],
+    sums: Precision = "8bit",
     rules: Mapping[str, Precision] | None = None,
 ) -> Conversion:
     """Quantize weights and activations under estimators.
@@ -150,6 +156,7 @@ def convert_under_(
         scale: see `Estimated`.
         trained: keep the weights; else initialise them around the thresholds.
         ends: whether to quantize the first and the last layer.
+        sums: the precision of what is added, see `quantize_`.
         rules: precisions by path. A layer with more levels than the others keeps new weights as torch initialises them,
             and gets a scale that fits them: thresholds far from 0 are no good start.
     """
@@ -157,6 +164,7 @@ def convert_under_(
         model,
         weights=Quantizer(weights),
         activations=Quantizer(activations),
+        sums=sums,
         skip_first=not ends[0],
         skip_last=not ends[1],
         scale=scale or ("channel" if trained else "fixed"),
