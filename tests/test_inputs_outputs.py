@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import devices
 import frozen_networks as networks
 import lehr
 from frozen_networks import OTHER_INPUTS, Both, conv, hard, linear
@@ -24,6 +26,7 @@ from lehr.deploy.operations import Affine, Floats, Round, Table
 from lehr.deploy.pack import packed_bytes
 from lehr.deploy.predict import predict
 from lehr.deploy.verify import verify
+from lehr.deploy.write_wasm import to_wasm
 from lehr.models import Input, SignalInput
 from runtimes import NEWEST
 
@@ -169,8 +172,46 @@ def test_several_outputs_have_their_names_and_shapes_in_every_backend(tmp_path: 
     assert repr(net).startswith("IntegerNet(2x9x7 images to 3x9x7 mask, 2 size, ")
     for check in verify(model, net, images):
         assert check.passed, check
-    with pytest.raises(ValueError, match="C gives one output, and this network has mask, size"):
-        to_c(net, tmp_path / "c")
+    with pytest.raises(ValueError, match="WebAssembly gives one output, and this network has mask, size"):
+        to_wasm(net, tmp_path / "net.wasm")
+
+
+@pytest.mark.parametrize("target", ["host", "cortex-m4"])
+def test_several_outputs_in_c_are_computed_by_one_run_and_all_of_them_are_checked(target: str, tmp_path: Path) -> None:
+    missing = devices.missing(target) if target != "host" else [x for x in ("make", "gcc") if shutil.which(x) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+    _, images, net = both()
+    to_c(net, tmp_path, images=images.numpy()[:2], target=target)
+    header = (tmp_path / "model.h").read_text()
+    assert "&model_output_mask: mask, 3 x 9 x 7" in header
+    assert "#define MODEL_OUTPUT_SIZE_SIZE 2\nextern const lehr_net model_output_size;" in header
+
+    def make(*arguments: str) -> tuple[int, str]:
+        quickly = "CFLAGS=-std=c99 -O0 -Wall -Wextra -Werror -pedantic"
+        done = subprocess.run(["make", quickly, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    code, told = make("check")
+    assert code == 0, told
+    assert "2 images" in told
+    assert ": 0 differ" in told
+    if target == "host":
+        assert make("classify")[0] == 0
+        pixels = images.numpy()[:1].tobytes()
+        lines = subprocess.run(
+            [tmp_path / "classify"], input=pixels, capture_output=True, check=True
+        ).stdout.splitlines()
+        assert [line.partition(b":")[0] for line in lines] == [b"mask", b"size"]
+        assert list(map(int, lines[1].split()[1:])) == net.scores(images.numpy()[:1])["size"].ravel().tolist()
+    vector = tmp_path / "test_vector.h"
+    before, scores = vector.read_text().split("test_scores", 1)
+    wrong, count = re.subn(r"(-?\d+),\n    \},", lambda last: f"{int(last[1]) + 1},\n    }},", scores, count=1)
+    assert count == 1  # the last score of the last output
+    vector.write_text(f"{before}test_scores{wrong}")
+    code, told = make("check")
+    assert code != 0
+    assert re.search(r"[1-9] differ", told), told  # once on each instruction set
 
 
 def test_outputs_of_a_tuple_are_numbered_and_one_value_may_be_two_outputs() -> None:

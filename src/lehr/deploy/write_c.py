@@ -14,39 +14,24 @@ only the files of the runtime that its network uses; model.c names its functions
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
-import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from lehr.deploy.build import RUNTIME, sources
+from lehr.deploy.c_text import C_TYPES, array, comment, initialisers, number, string
 from lehr.deploy.integer_net import IntegerNet, check_batch, random_batch
 from lehr.deploy.operations import Round
 from lehr.deploy.plan import Plan, plan
-from lehr.deploy.structs import FIELDS, INSTRUCTION_SETS, Areas, Layer, Routine, Strips, Tables
+from lehr.deploy.structs import FIELDS, INSTRUCTION_SETS, Layer, Routine, Strips, Tables
 from lehr.deploy.targets import DEVICES, TARGETS, Target
 from lehr.deploy.write_c_readme import constant_bytes, is_signal, readme
-from lehr.printable import printable
-
-_C_TYPES = {
-    "int8": "int8_t",
-    "int16": "int16_t",
-    "int32": "int32_t",
-    "uint8": "uint8_t",
-    "uint16": "uint16_t",
-    "uint32": "uint32_t",
-    "float32": "float",
-}
-# What may stand in C source as it is. `*`, `/`, `\\`, `?` (trigraphs), quotes and line ends of any kind may not.
-_PLAIN = frozenset(string.ascii_letters + string.digits + " _-.,:#()")
-_PLAIN_IN_STRINGS = _PLAIN | frozenset("/*!$%&'+;<=>@[]^`{|}~")
 
 
 def to_c(
@@ -69,9 +54,6 @@ def to_c(
     if images is None:
         images = random_batch(net, 4)
     check_batch(images, net.input_shape, net.input_dtype)
-    if len(net.outputs) > 1:
-        names = ", ".join(output.name for output in net.outputs)
-        raise ValueError(f"C gives one output, and this network has {names}: freeze a network for each")
     images = np.asarray(images)
     if not len(images):
         raise ValueError("images: the test vector needs at least one, got none")
@@ -130,7 +112,7 @@ def _header(net: IntegerNet, planned: Plan, device: Target | None) -> Iterator[s
     yield f"#define MODEL_OUTPUTS {planned.results[0].outputs}"
     yield f"#define MODEL_INPUTS {net.input.size}"
     yield ""
-    yield f"typedef {_C_TYPES[net.input_dtype]} model_input; /* (channel, row, column), MODEL_INPUTS of them */"
+    yield f"typedef {C_TYPES[net.input_dtype]} model_input; /* (channel, row, column), MODEL_INPUTS of them */"
     for operation in net.operations:
         if isinstance(operation, Round):
             yield "/* It is rounded to floor((input - mean) * factor + 0.5), per channel"
@@ -159,7 +141,34 @@ def _header(net: IntegerNet, planned: Plan, device: Target | None) -> Iterator[s
     yield "extern const lehr_net model;"
     yield "extern const char *const model_classes[MODEL_OUTPUTS];"
     yield ""
+    yield from _named_outputs(net, planned)
+    yield ""
     yield "#endif"
+
+
+def _named_outputs(net: IntegerNet, planned: Plan) -> Iterator[str]:
+    """One run computes all outputs; a struct for each says where it lies."""
+    names = _output_names(net)
+    yield "/* One lehr_run(&model, ..) computes all outputs. lehr_score and lehr_logit read one by its struct:"
+    for name, output in zip(names, net.outputs, strict=True):
+        yield f" *     &{name}: {comment(output.name)}, {' x '.join(map(str, output.shape)) or '1'}"
+    yield " * The first is `model` itself, which MODEL_OUTPUTS and model_classes are of. */"
+    yield f"#define MODEL_RESULTS {len(names)}"
+    yield f"#define {names[0]} model"
+    for name, result in list(zip(names, planned.results, strict=True))[1:]:
+        yield f"#define {name.upper()}_SIZE {result.outputs}"
+        yield f"extern const lehr_net {name};"
+    yield "extern const lehr_net *const model_results[MODEL_RESULTS];"
+    yield "extern const char *const model_result_names[MODEL_RESULTS];"
+
+
+def _output_names(net: IntegerNet) -> list[str]:
+    """For each output a name of C that no other has."""
+    names: list[str] = []
+    for output in net.outputs:
+        name = "model_output_" + re.sub(r"[^A-Za-z0-9]", "_", output.name)
+        names.append(name if name.upper() not in map(str.upper, names) else f"{name}_{len(names)}")
+    return names
 
 
 def _fallbacks(planned: Plan) -> Iterator[str]:
@@ -169,7 +178,7 @@ def _fallbacks(planned: Plan) -> Iterator[str]:
         yield "/* Layers that multiply and add, a byte or more a weight, as no routine of tables or bits can do them:"
         for layer in direct:
             assert layer.weights is not None
-            yield f" *     {_comment(layer.name)}: {layer.why};"
+            yield f" *     {comment(layer.name)}: {layer.why};"
             yield f" *         {layer.weights.nbytes} bytes of flash for its weights, {max(layer.scratch)} of scratch"
         yield " */"
 
@@ -185,37 +194,39 @@ def _model(net: IntegerNet, planned: Plan, device: Target | None) -> Iterator[st
             if isinstance(value, np.ndarray):
                 if names[name, index] == f"{name}_{index}":
                     yield ""
-                    yield from _array(f"{name}_{index}", value)
+                    yield from array(f"{name}_{index}", value)
             elif isinstance(value, (Tables, Strips)):
                 yield ""
                 yield f"static const lehr_{name} {name}_{index} = {{"
-                yield from (f"    {line}," for line in _initialisers(vars(value)))
+                yield from (f"    {line}," for line in initialisers(vars(value)))
                 yield "};"
     yield ""
     yield f"static const lehr_layer layers[{len(planned.layers)}] = {{"
     for index, layer in enumerate(planned.layers):
-        yield f"    {{ /* {_comment(layer.name)} */"
-        yield from (f"        {line}," for line in _initialisers(_constants(index, layer, names)))
+        yield f"    {{ /* {comment(layer.name)} */"
+        yield from (f"        {line}," for line in initialisers(_constants(index, layer, names)))
         yield "    },"
     yield "};"
     yield ""
-    yield "const lehr_net model = {"
-    yield "    .layers = layers,"
-    yield f"    .count = {len(planned.layers)},"
-    (result,) = planned.results
-    yield f"    .image_bytes = {planned.image_bytes},"
-    for name in ("outputs", "scores", "logits"):
-        yield f"    .{name} = {getattr(result, name)},"
-    types = {"scores_type": result.scores_type, "logits_type": result.logits_type}
-    yield from (f"    {line}," for line in _initialisers({**types, "memory": planned.memory}))
-    yield "};"
+    structs = ["model", *_output_names(net)[1:]]
+    for name, result in zip(structs, planned.results, strict=True):
+        yield f"const lehr_net {name} = {{"
+        yield "    .layers = layers,"
+        yield f"    .count = {len(planned.layers)},"
+        yield f"    .image_bytes = {planned.image_bytes},"
+        yield from (f"    {line}," for line in initialisers({**vars(result), "memory": planned.memory}))
+        yield "};"
+        yield ""
+    yield f"const lehr_net *const model_results[MODEL_RESULTS] = {{{', '.join(f'&{name}' for name in structs)}}};"
+    texts = ", ".join(string(output.name) for output in net.outputs)
+    yield f"const char *const model_result_names[MODEL_RESULTS] = {{{texts}}};"
     yield ""
     if device is not None:
         yield from _functions(planned, device)
     yield "const char *const model_classes[MODEL_OUTPUTS] = {"
-    numbers = tuple(map(str, range(result.outputs)))
+    numbers = tuple(map(str, range(planned.results[0].outputs)))
     for name in net.classes if len(net.classes) == len(numbers) else numbers:
-        yield f"    {_string(name)},"
+        yield f"    {string(name)},"
     yield "};"
 
 
@@ -274,81 +285,39 @@ def _constants(index: int, layer: Layer, names: dict[tuple[str, int], str]) -> d
     return constants
 
 
-def _initialisers(fields: Mapping[str, object]) -> Iterator[str]:
-    """`.name = value` for each field; C makes the others zero."""
-    for name, value in fields.items():
-        text = _initialiser(value)
-        if text != "0":
-            yield f".{name} = {text}"
-
-
-def _initialiser(value: object) -> str:
-    """A constant of C. A tuple has a place for each instruction set."""
-    match value:
-        case IntEnum():
-            return f"LEHR_{value.name}"
-        case float():
-            return _number(np.float32(value)) if value else "0"
-        case Areas():
-            return f"{{{', '.join(_initialisers(vars(value)))}}}"
-        case tuple():
-            texts = zip(INSTRUCTION_SETS, map(_initialiser, value), strict=True)
-            some = [f"[LEHR_{name.upper()}] = {text}" for name, text in texts if text not in ("0", "{}")]
-            return f"{{{', '.join(some)}}}" if some else "0"
-        case _:
-            return str(value)
-
-
-def _array(name: str, array: np.ndarray, shape: str | None = None) -> Iterator[str]:
-    flat = array.ravel()
-    numbers = [_number(x) for x in flat] if array.dtype == np.float32 else list(map(str, flat.tolist()))
-    yield f"static const {_C_TYPES[array.dtype.name]} {name}{shape or f'[{flat.size}]'} = {{"
-    for at in range(0, len(numbers), 20):
-        yield f"    {', '.join(numbers[at : at + 20])},"
-    yield "};"
-
-
-def _number(x: np.float32) -> str:
-    """A float constant with the nine digits that name it exactly."""
-    if math.isinf(x):
-        return "INFINITY" if x > 0 else "-INFINITY"
-    text = f"{float(x):.9g}"
-    return text + ("f" if "." in text or "e" in text else ".0f")
-
-
-def _string(text: str) -> str:
-    """A C string of plain characters: other bytes as octal, which ends after three digits whatever follows.
-
-    Programs print these names, so what would control a terminal is an escape that can be seen.
-    """
-    plain = _PLAIN_IN_STRINGS
-    return '"' + "".join(chr(b) if chr(b) in plain else f"\\{b:03o}" for b in printable(text).encode()) + '"'
-
-
-def _comment(text: str) -> str:
-    """A name for a comment. No character of it can end the comment, start another, or join two lines."""
-    return "".join(c if c in _PLAIN else "_" for c in text)
-
-
 def _test_vector(net: IntegerNet, images: np.ndarray) -> Iterator[str]:
-    count, outputs = len(images), net.output.size
-    pixels = math.prod(net.input_shape)
-    integer = net.values[net.score_name].kind == "integer"
+    """Images, and beside one another for each what all outputs must be: scores, or logits of outputs without them."""
+    scores, logits = (_by_output(net, found) for found in (net.scores(images), net.run(images)))
+    integer = [net.values[net.score_of(output)].kind == "integer" for output in net.outputs]
+    kinds = (
+        ("test_scores", [part if is_int else 0 * part for part, is_int in zip(scores, integer, strict=True)], np.int32),
+        (
+            "test_logits",
+            [0 * part if is_int else part for part, is_int in zip(logits, integer, strict=True)],
+            np.float32,
+        ),
+    )
     yield "/* Written by lehr.deploy.to_c: images and the scores of the reference run. */"
     yield "#include <stdint.h>"
-    yield f"#define TEST_IMAGES {count}"
-    for name, array, width in (
-        ("test_images", images.reshape(count, -1), pixels),
-        ("test_scores", (net.scores(images) if integer else np.zeros(1)).astype(np.int32), outputs),
-        ("test_logits", (net.run(images) if not integer else np.zeros(1)).astype(np.float32), outputs),
-    ):
-        array = array.reshape(len(array), -1)
+    yield f"#define TEST_IMAGES {len(images)}"
+    rows = {"test_images": images.reshape(len(images), -1)}
+    for name, parts, dtype in kinds:
+        all_parts = np.concatenate(parts, axis=1).astype(dtype)
+        needed = any(integer) if dtype is np.int32 else not all(integer)
+        rows[name] = all_parts if needed else all_parts[:1]
+    for name, values in rows.items():
         yield ""
-        yield f"static const {_C_TYPES[array.dtype.name]} {name}[{len(array)}][{width}] = {{"
-        for row in array:
-            numbers = [_number(x) for x in row] if array.dtype == np.float32 else list(map(str, row.tolist()))
+        yield f"static const {C_TYPES[values.dtype.name]} {name}[{len(values)}][{values.shape[1]}] = {{"
+        for row in values:
+            numbers = [number(x) for x in row] if values.dtype == np.float32 else list(map(str, row.tolist()))
             yield "    {"
             for at in range(0, len(numbers), 20):
                 yield f"        {', '.join(numbers[at : at + 20])},"
             yield "    },"
         yield "};"
+
+
+def _by_output(net: IntegerNet, found: Any) -> list[np.ndarray]:
+    """What `run` or `scores` gives, (image, number), for each output."""
+    parts = [found[output.name] for output in net.outputs] if len(net.outputs) > 1 else [found]
+    return [np.asarray(part).reshape(len(part), -1) for part in parts]

@@ -10,6 +10,7 @@ from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.plan import Plan
 from lehr.deploy.structs import FIELDS
 from lehr.deploy.targets import Target
+from lehr.printable import printable
 
 
 def readme(net: IntegerNet, planned: Plan, images: int, device: Target | None) -> Iterator[str]:
@@ -17,7 +18,7 @@ def readme(net: IntegerNet, planned: Plan, images: int, device: Target | None) -
     channels, rows, columns = net.input.shape
     yield f"""# A network as C
 
-Input: {channels} x {rows} x {columns} {net.input_dtype} (channel, row, column). Outputs: {planned.results[0].outputs}.
+Input: {channels} x {rows} x {columns} {net.input_dtype} (channel, row, column). {_outputs(net)}
 
 | | bytes |
 |---|---|
@@ -26,6 +27,13 @@ Input: {channels} x {rows} x {columns} {net.input_dtype} (channel, row, column).
     if is_signal(net):
         memory = planned.memory_on("scalar" if device is None else device.instruction_set)
         yield from _sensor(net, memory, program=device is None)
+
+
+def _outputs(net: IntegerNet) -> str:
+    if len(net.outputs) == 1:
+        return f"Outputs: {net.output.size}."
+    told = ", ".join(f"{printable(output.name)} ({' x '.join(map(str, output.shape))})" for output in net.outputs)
+    return f"Outputs: {told}, computed by one run; model.h names the struct of each."
 
 
 def is_signal(net: IntegerNet) -> bool:

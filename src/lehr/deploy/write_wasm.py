@@ -49,6 +49,9 @@ def to_wasm(net: IntegerNet, path: str | Path) -> None:
 
 def wasm_of(net: IntegerNet) -> bytes:
     """The bytes of the .wasm file. Raises CompilerError where clang or lld is missing, and names what to install."""
+    if len(net.outputs) > 1:
+        names = ", ".join(output.name for output in net.outputs)
+        raise ValueError(f"WebAssembly gives one output, and this network has {names}: freeze a network for each")
     missing = [name for name in ("clang", "wasm-ld") if shutil.which(name) is None]
     if missing:
         raise CompilerError(f"there is no {' and no '.join(missing)}. {_INSTALL}.")

@@ -1,10 +1,21 @@
 /* Classify raw images from standard input: model_input, (channel, row, column), one after the other.
- * Prints a line for each: its class and, in the order of the classes, the scores (or, without integer scores, logits). */
+ * Prints a line for each: its class and, in the order of the classes, the scores (or, without integer scores, logits). Of
+ * a network with several outputs, a line for each output: its name and these numbers. */
 #include "model.h"
 #include <stdio.h>
 
 static uint64_t memory[(MODEL_MEMORY + 7) / 8];
 static model_input image[MODEL_INPUTS];
+
+static void print(const lehr_net *output)
+{
+    for (int32_t i = 0; i < output->outputs; i++)
+        if (output->scores_type == LEHR_FLOAT)
+            printf(" %g", (double)lehr_logit(output, memory, i));
+        else
+            printf(" %ld", (long)lehr_score(output, memory, i));
+    printf("\n");
+}
 
 int main(void)
 {
@@ -17,13 +28,10 @@ int main(void)
     size_t bytes;
     while ((bytes = fread(image, 1, sizeof image, stdin)) == sizeof image) {
         lehr_run(&model, image, memory, instruction_set);
-        printf("%s:", model_classes[lehr_class(&model, memory)]);
-        for (int32_t i = 0; i < MODEL_OUTPUTS; i++)
-            if (model.scores_type == LEHR_FLOAT)
-                printf(" %g", (double)lehr_logit(&model, memory, i));
-            else
-                printf(" %ld", (long)lehr_score(&model, memory, i));
-        printf("\n");
+        for (int result = 0; result < MODEL_RESULTS; result++) {
+            printf("%s:", MODEL_RESULTS > 1 ? model_result_names[result] : model_classes[lehr_class(&model, memory)]);
+            print(model_results[result]);
+        }
     }
     if (bytes != 0) {
         fprintf(stderr, "the input ends inside an image: %lu of %lu bytes\n", (unsigned long)bytes,

@@ -27,11 +27,11 @@ static unsigned long stack_used(void)
 #endif
 
 /* Networks with float scores may differ in the last bit, as sums of floats may be ordered differently. */
-static int equal(int32_t image, int32_t i)
+static int equal(const lehr_net *output, int32_t i, int32_t image, int32_t at)
 {
-    if (model.scores_type != LEHR_FLOAT)
-        return lehr_score(&model, memory, i) == test_scores[image][i];
-    const float logit = lehr_logit(&model, memory, i), expected = test_logits[image][i];
+    if (output->scores_type != LEHR_FLOAT)
+        return lehr_score(output, memory, i) == test_scores[image][at];
+    const float logit = lehr_logit(output, memory, i), expected = test_logits[image][at];
     const float size = expected < 0 ? -expected : expected, difference = logit - expected;
     return (difference < 0 ? -difference : difference) <= 1e-6f + 1e-5f * size;
 }
@@ -53,9 +53,11 @@ int main(void)
         }
         for (int32_t image = 0; image < TEST_IMAGES; image++) {
             int same = 1;
+            int32_t at = 0;
             lehr_run(&model, test_images[image], memory, instruction_set);
-            for (int32_t i = 0; i < MODEL_OUTPUTS; i++)
-                same &= equal(image, i);
+            for (int result = 0; result < MODEL_RESULTS; result++)
+                for (int32_t i = 0; i < model_results[result]->outputs; i++)
+                    same &= equal(model_results[result], i, image, at++);
             differ += !same;
         }
         sets++;
