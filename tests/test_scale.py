@@ -55,6 +55,18 @@ def test_scales_are_powers_of_two_unless_asked_otherwise() -> None:
     assert model[1].scale.item() == pytest.approx(scales["1"])
 
 
+@pytest.mark.parametrize(("size", "kept"), [(1.7, True), (0.5, True), (10.0, False)])
+def test_three_levels_keep_a_scale_that_is_nearly_right(size: float, kept: bool) -> None:
+    """Training goes better from a scale of 1 than from 2; many levels lose less with the best scale."""
+    values = size * torch.randn(1024, 8, generator=torch.Generator().manual_seed(0))
+    for step in (MultiStep.ternary(), MultiStep.uniform(8)):
+        quantizer = Quantizer(step)
+        best = fit_power_of_two(values.double(), quantizer)
+        assert best != 1
+        kept = kept and len(step.levels) == 3
+        assert calibrate_(nn.Sequential(quantizer), [values]) == {"0": 1.0 if kept else best}
+
+
 def test_weights_are_left_alone_and_so_is_the_mode() -> None:
     model = small()
     model[1].eval()

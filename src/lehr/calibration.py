@@ -7,7 +7,8 @@ Quantization also shifts the mean of a channel and changes its variance, and the
 `quantize_(..., data=batches)`, which has the float network at hand, corrects them: each batch runs through the float
 network too, the bias of a quantized layer takes the shift of its means away, and BatchNorm's statistics move as much as
 those of its input. Both are differences between two runs on the same data, so that few images are enough. Two or three
-levels take the place of a ReLU without being like it: there biases stay, and only BatchNorm is corrected.
+levels take the place of a ReLU without being like it: there biases stay, and only BatchNorm is corrected. They need
+training, which goes better from a scale of 1 than from 2, so they are fitted only where the scale is further off.
 
 >>> import torch, lehr
 >>> _ = torch.manual_seed(0)
@@ -34,6 +35,9 @@ from lehr.precision import FEW_LEVELS
 from lehr.quantizer import Quantizer
 from lehr.scale import SAMPLE, fit_power_of_two, fit_scale
 
+# Two or three levels keep a scale that is off by no more than this factor: docs/lab-notebook.md, "Calibration".
+_TOLERATED = 2.0
+
 
 @torch.no_grad()
 def calibrate_(
@@ -48,7 +52,8 @@ def calibrate_(
 
     The model runs in eval mode, so that no noise is in the way, and is left in the mode it was in. A scale is that of
     the least squared error between what the quantizer reads and what it gives; of a quantizer without negative levels,
-    negative values count as 0. Weights and their scales stay.
+    negative values count as 0. Two or three levels keep a scale that is at most twice or half of that. Weights and
+    their scales stay, and so do biases and BatchNorm statistics without `like`.
 
     Args:
         model: a network that `quantize_` has converted.
@@ -116,6 +121,8 @@ class _Fit:
         self.power_of_two = power_of_two
         self.generator = torch.Generator().manual_seed(0)  # twice the same data, twice the same scales
         self.sample: Tensor | None = None
+        # The mean stands for the scales of channels, if there are several.
+        self.before = 1.0 if quantizer.scale is None else quantizer.scale.mean().item()
         self.scale = 1.0
 
     def __call__(self, _: nn.Module, args: tuple[Any, ...]) -> None:
@@ -127,6 +134,8 @@ class _Fit:
             self.scale = fit_power_of_two(self.sample, self.quantizer)
         else:
             self.scale = fit_scale(self.sample, self.quantizer).item()
+        if len(self.quantizer.levels) <= FEW_LEVELS and 1 / _TOLERATED <= self.scale / self.before <= _TOLERATED:
+            self.scale = self.before
         like = args[0] if args[0].is_floating_point() else self.quantizer.forward_std
         self.quantizer.scale = torch.tensor(self.scale, dtype=like.dtype, device=like.device)
 
