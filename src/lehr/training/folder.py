@@ -109,7 +109,7 @@ class RunFolder:
             return []
         try:
             text = plain.read_text(self.metrics, _LARGEST_METRICS)
-            header, *rows = csv.reader(io.StringIO(text, newline=""))
+            header, *rows = csv.reader(io.StringIO(text.replace("\0", "?"), newline=""))  # Python 3.10 reads no NUL
         except (OSError, ValueError, csv.Error) as error:
             if self.metrics.exists() and not self.metrics.stat().st_size:
                 return []
