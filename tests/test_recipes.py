@@ -361,3 +361,17 @@ def test_a_recipe_is_a_value() -> None:
     assert recipe == Recipe(data=Data("digits"), model=Model("mlp"), epochs=1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.epochs = 2  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_optimizer_and_the_schedule_of_a_twin_can_be_changed_key_by_key() -> None:
+    words = ["--pretraining.optimizer.lr", "0.2", "--pretraining.schedule.warmup=0.5", "--epochs", "3"]
+    recipe = named("fashion-mnist-quick", words)
+    assert recipe.pretraining.optimizer is not None
+    assert recipe.pretraining.schedule is not None
+    assert (recipe.pretraining.optimizer.name, recipe.pretraining.optimizer.lr) == ("muon", 0.2)
+    assert (recipe.pretraining.schedule.name, recipe.pretraining.schedule.warmup) == ("linear", 0.5)
+    assert recipe.epochs == 3
+    with pytest.raises(RecipeError, match="expected one argument"):
+        named("fashion-mnist-quick", ["--pretraining.optimizer.lr"])
+    with pytest.raises(RecipeError, match=r"pretraining\.optimizer.*speed"):
+        named("fashion-mnist-quick", ["--pretraining.optimizer.speed", "1"])

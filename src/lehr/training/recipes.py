@@ -41,6 +41,7 @@ from lehr.training.recipe import Recipe
 from lehr.training.upgrade import upgraded
 
 _BASE_METHODS = ("fp", "ana")  # have recipes of their own; the others are settings over one of these
+_OF_THE_TWIN = ("optimizer", "schedule")  # keys of pretraining
 CHOICES: dict[str, type] = {
     "algorithm": Algorithm,
     "annealing.schedule": Schedule,
@@ -176,6 +177,32 @@ def _spelled_out(overrides: Sequence[str], network: type[nn.Module]) -> list[str
     return words
 
 
+def _laid_over(content: dict[Any, Any], words: list[str]) -> list[str]:
+    """Lay the twin's optimizer and schedule over the recipe's, and return the other words.
+
+    They are optional, and jsonargparse does not change optional values that are there.
+
+    >>> content = {"pretraining": {"optimizer": {"name": "muon", "lr": 0.1}}}
+    >>> _laid_over(content, ["--epochs", "3", "--pretraining.optimizer.lr", "0.2"]), content
+    (['--epochs', '3'], {'pretraining': {'optimizer': {'name': 'muon', 'lr': 0.2}}})
+    """
+    twin, rest = content.get("pretraining"), iter(words)
+    if not isinstance(twin, dict):
+        return words
+    others: list[str] = []
+    for word in rest:
+        key, equals, value = word.partition("=")
+        part, _, setting = key.removeprefix("--pretraining.").partition(".")
+        if not key.startswith("--pretraining.") or part not in _OF_THE_TWIN or not isinstance(twin.get(part), dict):
+            others.append(word)
+            continue
+        given = value if equals else next(rest, None)
+        if given is None:  # the parser says that a value is missing
+            return [*others, word]
+        twin[part] = {**twin[part], setting: yaml.safe_load(given)} if setting else yaml.safe_load(given)
+    return others
+
+
 def _with_underscores(word: str) -> str:
     """Spell a key as Python does: none has a hyphen."""
     key, equals, value = word.partition("=")
@@ -237,10 +264,11 @@ def parse(text: str, overrides: Sequence[str] | None, name: str) -> Recipe:
         raise RecipeError(f"recipe {name}: {trust.remedy(path)}")
     try:
         network, settings, words = _network(content.pop("model", None), overrides or ())
+        words = _laid_over(content, _spelled_out(words, network))
         parser = _parser(network)
         checked = yaml.safe_dump(content | {"model": settings})  # not `text`, which jsonargparse could read otherwise
         base = parser.parse_string(checked)
-        values: dict[str, Any] = vars(parser.instantiate(parser.parse_args(_spelled_out(words, network), base)))
+        values: dict[str, Any] = vars(parser.instantiate(parser.parse_args(words, base)))
         values["model"] = Model(network, **vars(values["model"]))
         recipe = Recipe(**values)
         return recipe if overrides is None else _without_unused(recipe, overrides)
