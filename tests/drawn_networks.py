@@ -24,8 +24,19 @@ CLASSES = 5
 TERNARY, FOUR_BITS = lehr.MultiStep.ternary(), lehr.MultiStep.uniform(4)
 
 
+# What a block does with its levels besides: moves, joins and products.
+AFTER: dict[str, Callable[[Tensor], Tensor]] = {
+    "nothing": lambda y: y,
+    "a slice": lambda y: y[:, :, 1:],
+    "its mirror image behind it": lambda y: torch.cat((y, y.flip(3)), 1),
+    "twice as large": lambda y: nn.functional.interpolate(y, scale_factor=2.0, mode="nearest"),
+    "times its mirror image": lambda y: y * y.flip(2),
+    "channels backwards": lambda y: y.flip(1),
+}
+
+
 class Block(nn.Module):
-    """Convolution, bias or BatchNorm, pool, activation; perhaps with a shortcut around it."""
+    """Convolution, bias or BatchNorm, pool, activation; perhaps with a shortcut around it, or moves after it."""
 
     def __init__(self, channels: int, choose: Choose) -> None:
         super().__init__()
@@ -50,10 +61,11 @@ class Block(nn.Module):
         self.between = nn.Sequential(*choose(((choose(pools), choose(norms)), (choose(norms), choose(pools)))))
         self.step = hard(choose((TERNARY, UNEVEN, POWERS)), choose((1.0, 1.0, 1.0, 0.5, 0.25, 0.3)))
         self.shortcut: bool = out == channels and choose((False, True))
+        self.after: str = choose((*["nothing"] * 4, *AFTER))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.step(self.between(self.conv(x)))
-        return x + y if self.shortcut else y
+        return x + y if self.shortcut else AFTER[self.after](y)
 
 
 def network(choose: Choose) -> tuple[nn.Module, Tensor]:
@@ -75,7 +87,7 @@ def network(choose: Choose) -> tuple[nn.Module, Tensor]:
                     module.momentum = 1.0
             before, shortcut, block.shortcut = value, block.shortcut, False
             value = block.train()(before)
-            block.shortcut = shortcut and value.shape == before.shape
+            block.shortcut = shortcut and block.after == "nothing" and value.shape == before.shape
             value = before + value if block.shortcut else value
             channels = value.shape[1]
             layers.append(block)

@@ -69,8 +69,11 @@ def narrowed(operation: Requantize, low: int, high: int) -> Requantize | None:
 
     >>> wide = Requantize("r", "s", *line(np.array([[-3, 0, 4, 7]]), np.array([1]), first=-2, low=-9, high=9), -2, 2)
     >>> small = narrowed(wide, -9, 9)
-    >>> small.multipliers, small.offsets, small.shift
-    (array([19173961], dtype=int32), array([0], dtype=int32), 26)
+    >>> sums = np.arange(-9, 10)[:, None]
+    >>> bool((small.of(sums) == wide.of(sums)).all())
+    True
+    >>> bool((np.abs(small.multipliers * sums) < 2**31).all())
+    True
     """
     steps = operation.threshold()
     conditions = _conditions(steps.thresholds, steps.directions, operation.low, low, high)
