@@ -14,6 +14,7 @@ import pytest
 
 from compilers import with_last
 from lehr.deploy import build, cpu, kernels
+from lehr.deploy.ctypes_structs import STRUCTS
 from lehr.deploy.operations import Requantize
 from lehr.deploy.structs import InstructionSet, Kind, Routine, Type
 
@@ -43,16 +44,8 @@ def test_enums_are_those_of_the_header(name: str, kind: type[IntEnum]):
 
 
 def test_structs_and_constants_are_those_of_the_header(tmp_path):
-    structs: dict[str, type[ctypes.Structure]] = {
-        "lehr_areas": cpu._Areas,
-        "lehr_tables": cpu._Tables,
-        "lehr_tiles": cpu._Tiles,
-        "lehr_strips": cpu._Strips,
-        "lehr_layer": cpu._Layer,
-        "lehr_net": cpu._Net,
-    }
     expected, prints = {}, []
-    for name, struct in structs.items():
+    for name, struct in STRUCTS.items():
         expected[name] = ctypes.sizeof(struct)
         prints.append(f'printf("{name} %lu\\n", (unsigned long)sizeof({name}));')
         for field, *_ in struct._fields_:
@@ -133,7 +126,7 @@ def run(routine, less, instruction_set):
     net = IntegerNet((16, 9, 9), (table, *((Flatten("flat", "x"), linear) if routine == "BITS" else (conv,))))
     images = rng.integers(0, 256, (1, 16, 9, 9), dtype=np.uint8)
     engine = cpu.compile(net, instruction_set=instruction_set)
-    assert routine in {layer.routine.name for layer in engine._plan.layers}
+    assert routine in {layer.routine.name for layer in plan.plan(net, instruction_set).layers}
     return np.array_equal(engine.scores(images), net.scores(images))
 
 cpu.available()

@@ -37,9 +37,10 @@ import torch
 
 from lehr.deploy import limits
 from lehr.deploy.build import CompilerError, build, built_before, cache_folder, find_compiler, prebuilt
+from lehr.deploy.ctypes_structs import Net, net_struct
 from lehr.deploy.integer_net import Images, IntegerNet, check_batch
-from lehr.deploy.plan import Plan, Result, plan
-from lehr.deploy.structs import INSTRUCTION_SETS, Areas, Layer, Routine, Strips, Tables, Tiles
+from lehr.deploy.plan import plan
+from lehr.deploy.structs import INSTRUCTION_SETS, Routine
 from lehr.table import Table, Tabular
 
 # Python hears an interrupt only between calls: no call takes longer than some tenths of a second, or than one image.
@@ -55,61 +56,6 @@ _ROUTINE_NAMES = {
     Routine.BITS: "bit-planes",
     Routine.COUNTERS: "counters",
 }
-_PER_INSTRUCTION_SET = ctypes.c_int32 * len(INSTRUCTION_SETS)
-
-
-def _fields(kind: type, special: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The fields of a struct of structs.py as ctypes wants them; `special`: those that are no plain number."""
-    names = [name for name in kind.__dataclass_fields__ if name not in ("name", "value", "why")]
-    return [(name, special.get(name, ctypes.c_int32)) for name in names]
-
-
-class _Areas(ctypes.Structure):
-    _fields_ = _fields(Areas, {})
-
-
-class _Tables(ctypes.Structure):
-    _fields_ = _fields(Tables, {"areas": _Areas * len(INSTRUCTION_SETS)})
-
-
-class _Tiles(ctypes.Structure):
-    _fields_ = _fields(Tiles, {})
-
-
-class _Strips(ctypes.Structure):
-    _fields_ = _fields(Strips, {})
-
-
-class _Layer(ctypes.Structure):
-    _fields_ = _fields(
-        Layer,
-        {
-            **dict.fromkeys(("low", "high"), ctypes.c_float),
-            **dict.fromkeys(
-                ("weights", "thresholds", "directions", "levels", "multipliers", "offsets", "scale", "shift", "cuts"),
-                ctypes.c_void_p,
-            ),
-            "tables": ctypes.POINTER(_Tables),
-            "tiles": ctypes.POINTER(_Tiles),
-            "strips": ctypes.POINTER(_Strips),
-            "built_for": _PER_INSTRUCTION_SET,
-            "scratch": _PER_INSTRUCTION_SET,
-        },
-    )
-
-
-class _Net(ctypes.Structure):
-    _fields_ = [
-        ("layers", ctypes.POINTER(_Layer)),
-        ("count", ctypes.c_int32),
-        ("image_bytes", ctypes.c_uint32),
-        ("outputs", ctypes.c_int32),
-        ("scores", ctypes.c_uint32),
-        ("logits", ctypes.c_uint32),
-        ("scores_type", ctypes.c_int32),
-        ("logits_type", ctypes.c_int32),
-        ("memory", _PER_INSTRUCTION_SET),
-    ]
 
 
 @dataclass(frozen=True)
@@ -163,7 +109,7 @@ class Engine:
         self._library = library
         self._plan = plan(net, instruction_set)
         # One for each output: they differ in where the result lies.
-        self._structs = [_net_struct(self._plan, result) for result in self._plan.results]
+        self._structs = [net_struct(self._plan, result) for result in self._plan.results]
         self._memory_bytes = self._plan.memory_on(instruction_set)
         self._memories: list[_Memory] = []
         self._lock = threading.Lock()
@@ -229,7 +175,7 @@ class Engine:
             found[output.name] = torch.from_numpy(shaped) if isinstance(images, torch.Tensor) else shaped
         return found if len(found) > 1 else found[self.net.outputs[0].name]
 
-    def _output(self, images: np.ndarray, struct: _Net, *, integer: bool) -> np.ndarray:
+    def _output(self, images: np.ndarray, struct: Net, *, integer: bool) -> np.ndarray:
         out = np.empty((len(images), struct.outputs), np.int32 if integer else np.float32)
         together = self._at_once
         if self._pool is None or len(images) < 2:
@@ -249,7 +195,7 @@ class Engine:
                     part.cancel()
         return out.astype(np.int64) if integer else out
 
-    def _run_part(self, images: np.ndarray, out: np.ndarray, struct: _Net, integer: bool) -> None:
+    def _run_part(self, images: np.ndarray, out: np.ndarray, struct: Net, integer: bool) -> None:
         with self._lock:
             memory = self._memories.pop() if self._memories else _Memory(self._memory_bytes)
         target = _address(out)
@@ -326,38 +272,3 @@ def _library(compiler: tuple[str, ...] | None, folder: Path | None) -> ctypes.CD
             "folder that programs may run from; IntegerNet.run works without, only slower."
         ) from error
     return library
-
-
-def _net_struct(plan: Plan, result: Result) -> _Net:
-    """The network as C structs, for one output. They point into the plan's arrays, which the engine keeps alive."""
-    layers = (_Layer * len(plan.layers))()
-    for struct, layer in zip(layers, plan.layers, strict=True):
-        _fill(struct, layer)
-    net = _Net()
-    net.layers = ctypes.cast(layers, ctypes.POINTER(_Layer))
-    net.count = len(plan.layers)
-    net.image_bytes = plan.image_bytes
-    for name in ("outputs", "scores", "logits", "scores_type", "logits_type"):
-        setattr(net, name, getattr(result, name))
-    net.memory = plan.memory
-    return net
-
-
-def _fill(struct: ctypes.Structure, source: Layer | Tables | Tiles | Strips | Areas) -> ctypes.Structure:
-    """Copy the fields of `source` that the struct has."""
-    for name, *_ in struct._fields_:
-        value = getattr(source, name)
-        match value:
-            case np.ndarray():
-                setattr(struct, name, value.ctypes.data)
-            case Tables():
-                setattr(struct, name, ctypes.pointer(_fill(_Tables(), value)))
-            case Tiles():
-                setattr(struct, name, ctypes.pointer(_fill(_Tiles(), value)))
-            case Strips():
-                setattr(struct, name, ctypes.pointer(_fill(_Strips(), value)))
-            case (Areas(), *_):
-                setattr(struct, name, tuple(_fill(_Areas(), areas) for areas in value))
-            case _:
-                setattr(struct, name, value)
-    return struct

@@ -1,4 +1,4 @@
-"""An `IntegerNet` as layers of the C runtime: fused, and placed in memory. structs.py says what a layer is.
+"""An `IntegerNet` as layers of the C runtime: fused, and placed in memory. lower.py makes a layer of an operation.
 
 Fused: a `Conv` or `Linear`, a `MaxPool` whose windows do not overlap, and a `Threshold` or `Requantize` become one
 layer, and so do an `Add` and a `Threshold` or `Requantize`: sums never stay in memory. `Flatten` is only another name
@@ -9,62 +9,27 @@ the operations themselves.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lehr.deploy import small
-from lehr.deploy.even_steps import narrowed
 from lehr.deploy.integer_net import IntegerNet
-from lehr.deploy.kernels import routine_for, runs_on, taps_of, triples_of, weights_for
+from lehr.deploy.kernels import runs_on
+from lehr.deploy.lower import TYPE_OF, absorb_pool, absorb_threshold, as_floats, layer_of, parts_of
 from lehr.deploy.operations import (
-    Add,
-    Affine,
-    Clip,
     Concat,
     Conv,
     Flatten,
     Floats,
     Linear,
-    MaxPool,
-    Multiply,
-    Operation,
-    Requantize,
     Round,
     Shape,
-    SumPool,
-    Table,
-    Take,
-    Threshold,
-    Value,
 )
 from lehr.deploy.scratch import align, with_scratch
 from lehr.deploy.structs import IMAGE, INSTRUCTION_SETS, Kind, Layer, Routine, Type
 
-_TYPE_OF = {
-    np.dtype(np.int8): Type.INT8,
-    np.dtype(np.int16): Type.INT16,
-    np.dtype(np.int32): Type.INT32,
-    np.dtype(np.float32): Type.FLOAT,
-}
-_KIND_OF: dict[type[Operation], Kind] = {
-    Table: Kind.TABLE,
-    Floats: Kind.COPY,
-    Round: Kind.ROUND,
-    Conv: Kind.CONV,
-    Linear: Kind.LINEAR,
-    MaxPool: Kind.MAX_POOL,
-    SumPool: Kind.SUM_POOL,
-    Threshold: Kind.THRESHOLD,
-    Requantize: Kind.REQUANTIZE,
-    Add: Kind.ADD,
-    Multiply: Kind.MULTIPLY,
-    Affine: Kind.AFFINE,
-    Clip: Kind.CLIP,
-    Concat: Kind.COPY,
-    Take: Kind.TAKE,
-}
 _MOST_MEMORY = 2**31 - 1
 
 
@@ -116,7 +81,7 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
     casts: dict[tuple[str, Shape], str] = {}  # integers that several layers read as floats
     parts: dict[str, tuple[str, int]] = {}  # layers that make a part of a value, at so many bytes
     image = net.input
-    absorbs = () if instruction_set == "reference" else (_absorb_pool, _absorb_threshold)
+    absorbs = () if instruction_set == "reference" else (absorb_pool, absorb_threshold)
     for operation in net.operations:
         if operation.name in fused:
             continue
@@ -132,18 +97,18 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
         values = [net.values[name] for name in operation.sources] or [image]
         if isinstance(operation, Concat):
             for source, (layer, offset) in zip(
-                sources, _parts(operation, values, net.values[operation.name]), strict=True
+                sources, parts_of(operation, values, net.values[operation.name]), strict=True
             ):
                 parts.update({layer.name: (operation.name, offset)} if offset else {})
                 layers.append(layer)
                 inputs.append((source,))
             continue
-        layer = _layer(operation, values, net.values[operation.name], instruction_set)
+        layer = layer_of(operation, values, net.values[operation.name], instruction_set)
         sums = isinstance(operation, (Conv, Linear))
         if sums and layer.weights is not None and layer.weights.dtype == np.float32 and values[0].kind == "integer":
             key = sources[0], values[0].shape
             if key not in casts:
-                cast = _cast(f"{sources[0]} as float for {layer.name}", sources[0], values[0])
+                cast = as_floats(f"{sources[0]} as float for {layer.name}", sources[0], values[0])
                 casts[key] = cast.name
                 layers.append(cast)
                 inputs.append(sources)
@@ -178,8 +143,8 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
                 outputs=net.values[logit].size,
                 scores=places[names.get(score, score)],
                 logits=places[names.get(logit, logit)],
-                scores_type=_TYPE_OF[net.values[score].dtype],
-                logits_type=_TYPE_OF[net.values[logit].dtype],
+                scores_type=TYPE_OF[net.values[score].dtype],
+                logits_type=TYPE_OF[net.values[logit].dtype],
             )
         )
     image_bytes = image.size * np.dtype(net.input_dtype).itemsize
@@ -192,91 +157,6 @@ def _memory(layers: list[Layer], able: tuple[str, ...]) -> tuple[int, ...]:
         max(layer.free + align(layer.scratch[layer.built_for[index]]) for layer in layers) + 64 if name in able else 0
         for index, name in enumerate(INSTRUCTION_SETS)
     )
-
-
-def _layer(operation: Operation, inputs: list[Value], value: Value, instruction_set: str) -> Layer:
-    """One operation by itself."""
-    if isinstance(operation, Table):
-        operation = _by_unsigned(operation, inputs[0])
-    if type(operation) not in _KIND_OF:
-        raise TypeError(f"{operation.name}: the C runtime has no {type(operation).__name__}")
-    (channels, rows, columns), out = inputs[0].shape, value.shape
-    layer = Layer(
-        operation.name,
-        value,
-        _KIND_OF[type(operation)],
-        source_type=_TYPE_OF[inputs[0].dtype],
-        second_type=_TYPE_OF[inputs[-1].dtype],
-        target_type=_TYPE_OF[value.dtype],
-        channels=channels,
-        rows=rows,
-        columns=columns,
-        out_channels=out[0],
-        out_rows=out[1],
-        out_columns=out[2],
-    )
-    if isinstance(operation, (Conv, Linear)):
-        routine, why = routine_for(operation, inputs[0], value, instruction_set)
-        layer = replace(layer, routine=routine, weights=weights_for(operation, routine, value), why=why)
-        if instruction_set == "small":
-            layer = replace(layer, bias=small.bias_of(routine, value, triples_of(taps_of(operation))))
-    match operation:
-        case Table():
-            return replace(layer, weights=operation.table.astype(value.dtype), groups=len(operation.table))
-        case Round():
-            rows = max(len(operation.mean), len(operation.factor))
-            shift, scale = (np.broadcast_to(x, rows).copy() for x in (operation.mean, operation.factor))
-            return replace(layer, scale=scale, shift=shift, high=float(operation.limit), groups=rows)
-        case Conv():
-            _, _, kernel_rows, kernel_columns = operation.shape
-            return replace(
-                layer,
-                kernel_rows=kernel_rows,
-                kernel_columns=kernel_columns,
-                stride_rows=operation.stride[0],
-                stride_columns=operation.stride[1],
-                padding_rows=operation.padding[0],
-                padding_columns=operation.padding[1],
-                dilation_rows=operation.dilation[0],
-                dilation_columns=operation.dilation[1],
-                groups=operation.groups,
-            )
-        case MaxPool() | SumPool():
-            plain = instruction_set in ("reference", "small") or value.kind == "float"
-            return replace(
-                layer,
-                routine=Routine.NAIVE if plain else Routine.POOLS,
-                kernel_rows=operation.kernel[0],
-                kernel_columns=operation.kernel[1],
-                stride_rows=operation.stride[0],
-                stride_columns=operation.stride[1],
-                padding_rows=operation.padding[0],
-                padding_columns=operation.padding[1],
-            )
-        case Threshold():
-            routine = Routine.NAIVE if instruction_set == "reference" else Routine.SEARCH
-            return replace(layer, routine=routine, **_steps(operation))
-        case Requantize():
-            return replace(layer, **_multipliers(operation))
-        case Add():
-            plain = instruction_set == "reference" or value.kind == "float"
-            factors = {"first_factor": operation.first_factor, "second_factor": operation.second_factor}
-            return replace(layer, routine=Routine.NAIVE if plain else Routine.PLUS, **factors)
-        case Multiply():  # one group: a number for each place, else one for each channel
-            return replace(layer, groups=1 if inputs[1].shape == inputs[0].shape else channels)
-        case Affine():
-            return replace(layer, scale=operation.scale, shift=operation.shift)
-        case Clip():
-            return replace(layer, low=operation.low, high=operation.high)
-        case Take():
-            return replace(layer, weights=np.concatenate(operation.offsets), low=operation.fill)
-        case _:  # Linear and Concat need nothing more
-            return layer
-
-
-def _by_unsigned(operation: Table, image: Value) -> Table:
-    """C looks a signed number up as the unsigned one of the same bits: 0 to 127, then -128 to -1."""
-    return replace(operation, table=np.roll(operation.table, 128, axis=1)) if image.low < 0 else operation
 
 
 def _interleaved(
@@ -298,61 +178,6 @@ def _interleaved(
         )
         for layer, sources in zip(layers, inputs, strict=True)
     ]
-
-
-def _absorb_pool(layer: Layer, follower: Operation, value: Value) -> Layer | None:
-    if not isinstance(follower, MaxPool) or follower.kernel != follower.stride or follower.padding != (0, 0):
-        return None
-    rows, columns = follower.kernel
-    return replace(layer, name=follower.name, value=value, pool_rows=rows, pool_columns=columns)
-
-
-def _absorb_threshold(layer: Layer, follower: Operation, value: Value) -> Layer | None:
-    if not isinstance(follower, Threshold | Requantize):
-        return None
-    pools = layer.pool_rows * layer.pool_columns > 1
-    if pools and isinstance(follower, Threshold) and not small.ascend(follower.levels):
-        return None  # small.c pools levels
-    if isinstance(follower, Threshold):
-        fields = _steps(follower)
-    else:
-        narrow = narrowed(follower, layer.value.low, layer.value.high)
-        fields = _multipliers(narrow or follower) | {"narrow": int(narrow is not None)}
-    return replace(layer, name=follower.name, value=value, target_type=_TYPE_OF[value.dtype], **fields)
-
-
-def _steps(operation: Threshold) -> dict[str, object]:
-    return {
-        "steps": operation.thresholds.shape[1],
-        "thresholds": operation.thresholds,
-        "directions": operation.directions,
-        "levels": np.array(operation.levels, np.int16),
-    }
-
-
-def _multipliers(operation: Requantize) -> dict[str, object]:
-    return {
-        "multipliers": operation.multipliers,
-        "offsets": operation.offsets,
-        "places": operation.shift,
-        "low": float(operation.low),
-        "high": float(operation.high),
-    }
-
-
-def _cast(name: str, source: str, value: Value) -> Layer:
-    """Integers as floats, for layers with float weights."""
-    ones = np.ones(value.shape[0])
-    return _layer(Affine(name, source, ones, 0 * ones), [value], Value(value.shape, "float"), "scalar")
-
-
-def _parts(operation: Concat, inputs: list[Value], value: Value) -> Iterator[tuple[Layer, int]]:
-    """A layer for each part, with its offset in bytes; the first stands for the whole value."""
-    offset = 0
-    for number, part in enumerate(inputs):
-        layer = _layer(operation, [part], value, "scalar")
-        yield (replace(layer, name=f"{operation.name} part {number + 1}") if number else layer), offset
-        offset += part.size * value.dtype.itemsize
 
 
 def _places(
