@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 TITLED = {"FreezeError", "Refusal", "error"}  # what takes a title as its first text
 # Files whose messages the page quotes.
 CONVERSION = ("convert", "decide", "calls", "tracing", "scale", "precision", "layer_loss")
-EXPORT = ("write_onnx", "write_c", "build", "plan", "lower", "cpu", "images", "arrays", "limits")
+EXPORT = ("write_onnx", "onnx_nodes", "write_c", "build", "plan", "lower", "cpu", "images", "arrays", "limits")
 QUOTED = [PACKAGE / f"{name}.py" for name in CONVERSION] + [DEPLOY / f"{name}.py" for name in EXPORT]
 
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from lehr.deploy.cpu import Engine, compile
     from lehr.deploy.freeze_errors import FloatWarning, FreezeError
     from lehr.deploy.integer_net import IntegerNet
-    from lehr.deploy.pack import BadFile, load
+    from lehr.deploy.pack import load
+    from lehr.deploy.unpack import BadFile
     from lehr.deploy.write_c import to_c
     from lehr.deploy.write_hls4ml import to_hls4ml
     from lehr.deploy.write_html import to_html
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from lehr.deploy.write_wasm import to_wasm
 
 _HOMES = {
-    "BadFile": "pack",
+    "BadFile": "unpack",
     "CompilerError": "build",
     "Engine": "cpu",
     "FloatWarning": "freeze_errors",

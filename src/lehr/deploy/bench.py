@@ -23,8 +23,8 @@ from typing_extensions import override
 
 from lehr.deploy.cpu import compile
 from lehr.deploy.integer_net import IntegerNet, random_batch
+from lehr.deploy.onnx_nodes import Writer
 from lehr.deploy.operations import Threshold, Weights
-from lehr.deploy.write_onnx import Writer
 from lehr.table import Table, Tabular
 
 

@@ -38,7 +38,8 @@ import torch
 from lehr.deploy import limits
 from lehr.deploy.build import CompilerError, build, built_before, cache_folder, find_compiler, prebuilt
 from lehr.deploy.ctypes_structs import Net, net_struct
-from lehr.deploy.integer_net import Images, IntegerNet, check_batch
+from lehr.deploy.inputs import Images, check_batch
+from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.plan import plan
 from lehr.deploy.structs import INSTRUCTION_SETS, Routine
 from lehr.table import Table, Tabular

@@ -20,39 +20,27 @@ Value(shape=(2, 1, 1), kind='integer', low=-1, high=1)
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lehr.deploy.card import Card
-from lehr.deploy.operations import Affine, Conv, Floats, Operation, Round, Shape, Table, Value, Weights, as_shape, short
+from lehr.deploy.inputs import INPUTS, Images, InputType, check_batch, input_value
+from lehr.deploy.net_summary import Summary
+from lehr.deploy.operations import Affine, Conv, Floats, Operation, Round, Table, Value, short
 from lehr.deploy.reference import result
-from lehr.printable import printable
-from lehr.table import Table as TextTable
-from lehr.table import Tabular
-
-Images = TypeVar("Images", np.ndarray, Tensor)
 
 _FLOAT32_COUNTS = 2**24  # up to here every integer is a float32
 _MOST_NUMBERS = 2**29  # in a value: C counts their bytes in int32
 _LONGEST_NAME = 1000  # characters; C compilers need not take strings of more than 4095 bytes
 _AT_ONCE = 2**24  # numbers that the reference run holds of the images it takes at once
-
-
-InputType = Literal["uint8", "int8", "float32"]
-_INPUTS: dict[str, Value] = {
-    "uint8": Value((1, 1, 1), "integer", 0, 255),
-    "int8": Value((1, 1, 1), "integer", -128, 127),
-    "float32": Value((1, 1, 1), "float"),
-}
 
 
 @dataclass(frozen=True)
@@ -67,65 +55,6 @@ class Output:
 def flat_output(name: str, value: Value) -> Output:
     """The one output of a network that names none: the value `name`, flat."""
     return Output("logits", name, (value.size,))
-
-
-@dataclass(frozen=True)
-class SummaryRow:
-    """One operation in numbers: distinct values as bits, work for one image, size in a packed file."""
-
-    name: str
-    operation: str
-    shape: Shape
-    weight_bits: float  # log2 of the number of levels; 32 for floats; 0 without weights
-    value_bits: int  # width of the narrowest signed integer that holds the result; 32 for floats
-    macs: int
-    bytes: int
-
-
-@dataclass(frozen=True, repr=False)
-class Summary(Tabular):
-    """A row for each operation and their totals; `str` is a table, and what of the network is float.
-
-    `floats` are the operations on floats; maps from the last integers to outputs do not count.
-    """
-
-    rows: tuple[SummaryRow, ...]
-    floats: tuple[str, ...] = ()
-
-    @property
-    def float_share(self) -> float:
-        """The share of the MACs that are computed in float."""
-        return sum(row.macs for row in self.rows if row.name in self.floats) / max(self.macs, 1)
-
-    def __str__(self) -> str:
-        if not self.floats:
-            return super().__str__()
-        share = f"{100 * self.float_share:.1f} % of the MACs"
-        return f"{super().__str__()}\nin float, with {share}: {printable(', '.join(self.floats))}"
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates for one image."""
-        return sum(row.macs for row in self.rows)
-
-    @property
-    def bytes(self) -> int:
-        """Size of all constants in a packed file."""
-        return sum(row.bytes for row in self.rows)
-
-    def table(self) -> TextTable:
-        """Return a row for each operation, and the totals."""
-        rows = []
-        for row in self.rows:
-            bits = f"{row.weight_bits:.3g}" if row.weight_bits else None
-            macs = f"{row.macs:,}" if row.macs else None
-            shape = "x".join(map(str, row.shape))
-            rows.append((row.name, row.operation, shape, bits, row.value_bits, macs, f"{row.bytes:,}"))
-        total = ("total", "", "", "", "", f"{self.macs:,}", f"{self.bytes:,}")
-        return TextTable(("name", "operation", "shape", "weight bits", "value bits", "MACs", "bytes"), rows, total)
-
-    def __repr__(self) -> str:
-        return f"Summary({len(self.rows)} operations, {self.macs:,} MACs, {self.bytes:,} bytes)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,8 +80,8 @@ class IntegerNet:
             raise ValueError(
                 f"input_shape is (channel, row, column) or shorter, each at least 1, got {self.input_shape}"
             )
-        if self.input_dtype not in _INPUTS:
-            raise ValueError(f"input_dtype is one of {', '.join(_INPUTS)}, got {self.input_dtype!r}")
+        if self.input_dtype not in INPUTS:
+            raise ValueError(f"input_dtype is one of {', '.join(INPUTS)}, got {self.input_dtype!r}")
         operations = tuple(self.operations)
         first = Floats if self.input_dtype == "float32" else Table
         if not operations or not isinstance(operations[0], first):
@@ -331,27 +260,8 @@ class IntegerNet:
 
     def summary(self) -> Summary:
         """Bits, multiply-accumulates and bytes of each operation."""
-        rows = []
-        for operation in self.operations:
-            value = self.values[operation.name]
-            weights = operation.weights
-            bits = 0.0 if weights is None else 32.0
-            if isinstance(weights, Weights):
-                bits = max(1.0, math.log2(len(weights.levels)))
-            value_bits = 8 * value.dtype.itemsize
-            if value.kind == "integer":
-                value_bits = 1 + max(value.high, -value.low - 1, 0).bit_length()
-            kind = type(operation).__name__
-            macs = operation.macs(value)
-            rows.append(SummaryRow(operation.name, kind, value.shape, bits, value_bits, macs, operation.bytes))
-        floats = (
-            operation.name
-            for operation in self.operations
-            if self.values[operation.name].kind == "float"
-            and not isinstance(operation, Floats)
-            and not (isinstance(operation, Affine) and operation.name in {output.value for output in self.outputs})
-        )
-        return Summary(tuple(rows), tuple(floats))
+        outputs = {output.value for output in self.outputs}
+        return Summary.of(self.operations, self.values, outputs)
 
     def _run(self, images: Any, names: Mapping[str, str]) -> Any:
         check_batch(images, self.input_shape, self.input_dtype)
@@ -396,11 +306,6 @@ class IntegerNet:
         return images.reshape(len(images), *self.input.shape)
 
 
-def input_value(shape: Sequence[int], dtype: InputType) -> Value:
-    """What is known of a network's input."""
-    return dataclasses.replace(_INPUTS[dtype], shape=as_shape(shape))
-
-
 def random_batch(net: IntegerNet, count: int) -> np.ndarray:
     """Some input for a network: all values of 8 bits, or floats around those that it rounds to different integers."""
     random, shape = np.random.default_rng(0), (count, *net.input_shape)
@@ -412,22 +317,6 @@ def random_batch(net: IntegerNet, count: int) -> np.ndarray:
         mean, factor = (x[:, None, None] for x in (rounds.mean, rounds.factor))
         batch = (mean + batch * (rounds.limit / 2) / factor).astype(np.float32)
     return batch.reshape(shape)
-
-
-def check_batch(batch: np.ndarray | Tensor, shape: Sequence[int], dtype: InputType = "uint8") -> None:
-    """Raise unless `batch` holds what a network takes that has this input shape and type."""
-    what = "images" if dtype == "uint8" else "the input"
-    verb = "are" if dtype == "uint8" else "is"
-    if not isinstance(batch, (np.ndarray, Tensor)):
-        raise TypeError(f"{what} {verb} a numpy array or a torch tensor, got {type(batch).__name__}")
-    if batch.dtype not in (np.dtype(dtype), getattr(torch, dtype)):
-        told = "uint8 pixels, 0 to 255 and not normalised" if dtype == "uint8" else dtype
-        raise TypeError(f"{what} {verb} {told}, got {batch.dtype}")
-    if tuple(batch.shape[1:]) != tuple(shape) or batch.ndim != len(shape) + 1:
-        raise ValueError(
-            f"{what} {'have shape (image' if dtype == 'uint8' else 'has shape (batch'}, {', '.join(map(str, shape))}), "
-            f"got {tuple(batch.shape)}" + (": add a batch dimension" if tuple(batch.shape) == tuple(shape) else "")
-        )
 
 
 def _check_outputs(outputs: Sequence[Output], values: Mapping[str, Value]) -> None:

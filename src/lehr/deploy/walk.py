@@ -17,7 +17,8 @@ from lehr.deploy import fold
 from lehr.deploy.conversion import Call, Converter, Moving, Refusal
 from lehr.deploy.freeze_errors import FreezeError
 from lehr.deploy.growing import Growing, Traced
-from lehr.deploy.integer_net import InputType, IntegerNet, Output, input_value
+from lehr.deploy.inputs import InputType, input_value
+from lehr.deploy.integer_net import IntegerNet, Output
 from lehr.deploy.moves import settled
 from lehr.deploy.operations import Floats, Operation, Table
 from lehr.deploy.trace import LAYERS, Graph, table

@@ -26,7 +26,8 @@ import torch
 
 from lehr.deploy.build import RUNTIME, sources
 from lehr.deploy.c_text import C_TYPES, array, comment, initialisers, number, string
-from lehr.deploy.integer_net import IntegerNet, check_batch, random_batch
+from lehr.deploy.inputs import check_batch
+from lehr.deploy.integer_net import IntegerNet, random_batch
 from lehr.deploy.operations import Round
 from lehr.deploy.plan import Plan, plan
 from lehr.deploy.structs import FIELDS, INSTRUCTION_SETS, Layer, Routine, Strips, Tables
