@@ -206,6 +206,22 @@ class TestWhatIsShared:
         assert type(model[0]) is Scaled
         assert report.changes[0].why == "a subclass of Linear"
 
+    def test_a_layer_whose_weight_is_computed_is_told_to_lose_that_first(self):
+        parametrized = torch.nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+        report = quantize_(nn.Sequential(parametrized, nn.ReLU(), nn.Linear(4, 4)))
+        assert [change.module for change in report.changes] == ["0", "1", "2"]
+        assert report.changes[0].why.endswith("torch.nn.utils.parametrize.remove_parametrizations")
+        with pytest.warns(FutureWarning):
+            hooked = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 4)), nn.ReLU(), nn.Linear(4, 4))
+        with pytest.raises(ValueError, match=r"^0: its weight is computed by a hook.*remove_weight_norm\(module\)"):
+            quantize_(hooked, data=[torch.randn(2, 4)])
+        hooked(torch.randn(2, 4))  # the weight is now a result, which torch cannot copy
+        with pytest.raises(
+            lehr.deploy.FreezeError, match=r"^0: its weight is computed by a hook.*\[weight of a hook\]"
+        ):
+            lehr.freeze(hooked.eval(), torch.randn(2, 4))
+        assert "weight of a hook" in str(lehr.check(hooked, torch.randn(2, 4)))
+
 
 class TestWhatIsSkipped:
     def kept(self, **arguments):

@@ -297,7 +297,12 @@ def in_place(x):
 
 REFUSED = {
     "tanh": (Calls(torch.tanh), "^tanh: .*only together with a quantizer.*lehr.Quantizer"),
-    "gelu": (Calls(nn.GELU()), r"^call .GELU.: it falls and rises again.*quantize_\(model, replace"),
+    "gelu": (Calls(nn.GELU()), r"^call: integers do what it does only together with a quantizer"),
+    "pooled gelu": (
+        Calls(lambda x: F.max_pool2d(F.gelu(x), 2)),
+        "^max_pool2d: .*gelu gives, which falls.*before the pool",
+    ),
+    "largest channel": (Calls(lambda x: x.amax(1)), "^amax: it takes the maximum over dimensions .1,."),
     "unknown": (Calls(torch.sin), r"^sin: lehr has no converter for sin;.*freeze\(\.\.\., converters=.sin: yours"),
     "unknown method": (Calls(lambda x: x.sin()), "converter for torch.Tensor.sin"),
     "group norm": (Calls(nn.GroupNorm(2, 4)), "^call .GroupNorm.: .*mean and variance of each image.*use BatchNorm"),
@@ -324,7 +329,7 @@ REFUSED = {
     "per pixel": (Calls(lambda x: x + torch.rand(8)), "^add: .*each channel by itself"),
     "in place": (Calls(in_place), "^relu: .*in place a value that is read again"),
     "uneven pool": (Calls(lambda x: F.adaptive_avg_pool2d(x, 3)), "not all of one size.*divide evenly"),
-    "mean": (Calls(lambda x: F.max_pool2d(x, 2).mean(1)), r"^mean: it averages over dimensions .1,."),
+    "mean": (Calls(lambda x: F.max_pool2d(x, 2).mean(1)), r"^mean: it takes the average over dimensions .1,."),
     "ceil": (Calls(lambda x: F.avg_pool2d(x, 3, ceil_mode=True)), "^avg_pool2d: .*ceil_mode=False"),
     "dilated pool": (Calls(nn.MaxPool2d(2, dilation=2)), "call .MaxPool2d.: its dilation is 2"),
     "border": (Calls(nn.AvgPool2d(3, 1, 1, count_include_pad=False)), "call .AvgPool2d.*count_include_pad=True"),
@@ -335,7 +340,7 @@ REFUSED = {
     "nan": (nn.Sequential(Input(2), nan_weight()), r"^1: its weight holds NaN"),
     "floor": (Calls(lambda x: torch.div(x, 2, rounding_mode="floor")), "^div: .*rounds what it divides"),
     "subclass": (nn.Sequential(Input(2), OwnForward(2, 4, 3, quantizer=hard())), "1 .OwnForward.*forward of its own"),
-    "wide linear": (nn.Sequential(Input(2), linear(8, 4)), "1 .Linear.*4 dimensions; flatten it first"),
+    "wide linear": (nn.Sequential(Input(2), linear(8, 4)), "1 .Linear.*4 dimensions.*convolution of size 1"),
     "levels": (nn.Sequential(Input(2), conv(2, 4), hard(lehr.MultiStep((0, 1), (0, 0.001, 100)))), "no common unit"),
     "activation scales": (
         nn.Sequential(Input(2), conv(2, 4), hard(scale=torch.arange(1.0, 65.0).reshape(1, 8, 8))),
@@ -375,7 +380,7 @@ def test_what_looks_at_more_than_a_pixel_before_the_first_layer_is_refused(front
             return front(x.float())
 
     model = nn.Sequential(Front(), conv(3, 4)).eval()
-    with pytest.raises(FreezeError, match="each pixel alone|averages over|mixes images"):
+    with pytest.raises(FreezeError, match="each pixel alone|takes the average over|mixes images"):
         freeze(model, torch.zeros(2, 3, *size, dtype=torch.uint8))
 
 
@@ -487,7 +492,10 @@ def test_what_can_never_be_converted_is_named_before_what_stands_in_its_way():
 
 @pytest.mark.parametrize(
     "function",
-    [nn.LeakyReLU(0.1), nn.Tanh(), nn.Softsign(), nn.ELU(), nn.Hardsigmoid(), F.softplus, torch.sigmoid],
+    [
+        *(nn.LeakyReLU(0.1), nn.PReLU(), nn.Tanh(), nn.Softsign(), nn.ELU(), nn.Hardsigmoid(), F.softplus),
+        *(torch.sigmoid, nn.PReLU(6, 0.3)),
+    ],
     ids=lambda function: getattr(function, "__name__", None) or type(function).__name__,
 )
 def test_a_function_that_rises_folds_into_the_thresholds_of_the_quantizer_behind_it(function):
@@ -514,7 +522,57 @@ def test_a_function_that_rises_folds_into_the_thresholds_of_the_quantizer_behind
         assert {value.kind for name, value in net.values.items() if name != "logits"} == {"integer"}
         assert torch.equal(net.run(images), model(images))
     assert len(net.trace(images)["step"].unique()) >= 3
-    assert any("last bits depend on the machine" in why for why in net.inexact) != isinstance(function, nn.LeakyReLU)
+    is_exact = isinstance(function, nn.LeakyReLU | nn.PReLU)
+    assert any("last bits depend on the machine" in why for why in net.inexact) != is_exact
+
+
+@pytest.mark.parametrize("function", [nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Mish(), F.hardswish], ids=str)
+@pytest.mark.parametrize("step", [lehr.MultiStep.uniform(4), lehr.MultiStep((-0.15, 0.5), (-1, 0, 1))])
+def test_a_function_that_falls_and_rises_becomes_two_thresholds_and_their_sum(function, step):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.input, self.conv, self.norm = Input(2), conv(2, 6), nn.BatchNorm2d(6)
+            self.step, self.head = hard(step, 2.0**-3 if len(step.levels) > 3 else 1.0), linear(6 * 64, 5)
+            self.function = function
+
+        def forward(self, x):
+            return self.head(self.step(self.function(self.norm(self.conv(self.input(x))))).flatten(1))
+
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        model, images = Model(), torch.randint(0, 256, (16, 2, 8, 8), dtype=torch.uint8)
+        nn.init.normal_(model.norm.weight)  # falls in some channels
+        nn.init.normal_(model.norm.bias)
+        model(images)
+        model.eval()
+        net = freeze(model, images)
+        assert {value.kind for name, value in net.values.items() if name != "logits"} == {"integer"}
+        assert [type(operation).__name__ for operation in net.operations].count("Add") == 1
+        levels = net.trace(images)["step"] * (1 if model.step.scale is None else float(model.step.scale))
+        assert torch.equal(net.run(images), model(images))
+    assert float(levels.min()) < 0 < float(levels.max())
+    assert torch.equal(lehr.deploy.compile(net)(images), net.run(images))
+
+
+def test_the_gate_of_squeeze_and_excite_may_be_expanded_first():
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.input, self.conv, self.step = Input(2), conv(2, 4), hard()
+            self.excite, self.gate = conv(4, 4, 1), hard(lehr.MultiStep.uniform(4, signed=False))
+
+        def forward(self, x):
+            x = self.step(self.conv(self.input(x)))
+            gate = self.gate(torch.sigmoid(self.excite(x.amax((2, 3), keepdim=True))) * 9)
+            return (x * gate.expand_as(x)).amax((2, 3))
+
+    images = torch.randint(0, 256, (8, 2, 8, 8), dtype=torch.uint8)
+    model = Gated().eval()
+    net = freeze(model, images)
+    assert not any(isinstance(operation, operations.Take) for operation in net.operations)
+    with torch.no_grad():
+        assert torch.equal(net.run(images), model(images))
 
 
 class Doubled(nn.Module):

@@ -19,7 +19,7 @@ from lehr.precision import template_of, unsigned
 from lehr.training.recipes import RecipeError, named
 from lehr.training.run import load_network
 from lehr.training.session import train
-from written_models import FunctionalBlock, FunctionalResNet, SharedResNet
+from written_models import FunctionalBlock, FunctionalResNet, SharedResNet, plain_cnn
 
 PIXELS = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
@@ -175,25 +175,71 @@ class TestCheck:
         report = quantize_(model, activations="8bit", example=PIXELS)
         verdict = lehr.check(model, PIXELS)
         assert not verdict.freezes
-        assert len(verdict.refused) == 3
+        assert len(verdict.refused) == 2
         assert "the network does not freeze yet:" in str(verdict)
-        assert all(any(name in line for line in verdict.refused) for name in ("gelu", "norm", "sin"))
+        assert all(any(name in line for line in verdict.refused) for name in ("norm", "sin"))
         assert "frozen: it is refused\n- " in str(report)
 
-    def test_a_model_that_takes_floats_is_told_to_begin_with_pixels(self) -> None:
-        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
-        report = quantize_(model, example=torch.randn(2, 1, 8, 8))
-        assert "frozen: 100.0 % of the MACs as integers" in str(report)
-        assert "the model takes floats: freeze nn.Sequential(lehr.models.Input(...), model)" in str(report)
+    def test_a_model_that_takes_floats_is_told_what_freeze_makes_of_it_and_to_round_them(self) -> None:
+        model = nn.Sequential(nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 10))
+        signals = torch.randn(2, 1, 8)
+        report = quantize_(model, weights="2bit", activations="2bit", example=signals)
+        assert "0 will run in float" in str(report)
+        assert "the model takes floats: let it begin with lehr.models.Input.of(data)" in str(report)
+        verdict = lehr.check(model, signals)
+        assert verdict.layers[0].why == "its input is that of the network, in float"
+        with pytest.warns(
+            lehr.deploy.FloatWarning, match=r"^0: its input is that of .*begin with lehr.models.Input.of"
+        ):
+            net = lehr.freeze(model.eval(), signals)
+        assert verdict.integer_share == pytest.approx(1 - net.summary().float_share)
+
+    @pytest.mark.parametrize(
+        "given", [torch.randn(3, 8), torch.randn(3, 8).numpy(), torch.ones(3, 8, dtype=torch.int8)], ids=str
+    )
+    def test_signals_are_checked_as_freeze_takes_them(self, given: Tensor) -> None:
+        model = nn.Sequential(lehr.models.Input.of(torch.as_tensor(given) + torch.randn(3, 8)), nn.Linear(8, 2))
+        quantize_(model, activations=None)
+        assert lehr.check(model, given) == lehr.check(model, given[:1])
+        assert lehr.check(model, given).integer_share == 1
+        assert not lehr.check(model, given).notes
+
+    def test_other_floats_are_told_to_become_float32(self) -> None:
+        model = nn.Sequential(lehr.models.Input.of(torch.randn(3, 8)), nn.Linear(8, 2)).double()
+        quantize_(model, activations=None)
+        verdict = lehr.check(model, torch.randn(3, 8).double())
+        assert verdict.freezes
+        assert verdict.notes == ("freeze takes float32, not torch.float64: convert what you give it, x.float()",)
+
+    def test_a_model_that_torch_compile_has_wrapped_is_the_one_inside(self) -> None:
+        model = plain_cnn(norm=False)
+        report = quantize_(torch.compile(model, backend="eager"), example=PIXELS)  # pyright: ignore[reportArgumentType]
+        assert "_orig_mod" not in str(report)
+        assert lehr.check(torch.compile(model, backend="eager"), PIXELS) == lehr.check(model, PIXELS)  # pyright: ignore[reportArgumentType]
+
+    def test_macs_of_transposed_convolutions_are_counted(self) -> None:
+        model = nn.Sequential(nn.ConvTranspose1d(2, 4, 4, stride=2), nn.ReLU(), nn.ConvTranspose1d(4, 4, 3, groups=2))
+        report = quantize_(model, example=torch.randn(3, 2, 8))
+        assert report.macs == (8 * 2 * 4 * 4 + 18 * 4 * 2 * 3,) * 2
 
     def test_a_float_network_is_told_to_be_quantized(self) -> None:
         assert "nothing is quantized: convert the network with lehr.quantize_" in str(
             lehr.check(SharedResNet(), PIXELS)
         )
 
-    def test_what_is_no_batch_is_an_error(self) -> None:
-        with pytest.raises(ValueError, match=r"example is a batch of images as the model takes them, got shape \(8,\)"):
-            lehr.check(SharedResNet(), torch.zeros(8))
+    @pytest.mark.parametrize(
+        ("example", "title"),
+        [
+            (torch.zeros(8), "example is not a batch"),
+            (torch.zeros(1, 1, 8, 8, 8), "three dimensions"),
+            ((PIXELS, PIXELS), "several inputs"),
+            ({"pixels": PIXELS, "more": PIXELS}, "several inputs"),
+            (torch.zeros(1, 8, dtype=torch.int64), "example of another type"),
+        ],
+    )
+    def test_what_freeze_would_not_take_is_refused(self, example: Tensor, title: str) -> None:
+        (refused,) = lehr.check(SharedResNet(), example).refused
+        assert refused.endswith(f"[{title}]")
 
 
 class TestRecipes:

@@ -38,6 +38,7 @@ from lehr.observe import observe
 from lehr.precision import Precision, template_of
 from lehr.quantizer import AbstractQuantizer, Quantizer
 from lehr.table import Table, Tabular
+from lehr.tracing import inside
 from lehr.uses import is_whole
 
 # Modules of torch that call functions where torch.fx does not look.
@@ -137,6 +138,7 @@ def quantize_(
     for name, precision in (("weights", weights), ("activations", activations), ("sums", sums)):
         if not isinstance(precision, AbstractQuantizer | str | None):
             raise TypeError(f"{name} must be a quantizer such as lehr.Quantizer(), a word, or None, got {precision!r}")
+    model = inside(model)
     checked = example  # asked for: to freeze a large network takes a while
     if data is not None and example is None:
         data = iter(data)
@@ -158,9 +160,9 @@ def quantize_(
         rules=rules or {},
         split=example is not None,
     )
-    before = None if data is None else copy.deepcopy(model)
     seen = observe(model, example)
     plan = decide(model, seen, request)
+    before = None if data is None else copy.deepcopy(model)
     _check(model, plan, request)
     _apply(model, plan)
     if data is not None and any(not isinstance(d.module, tuple(QUANTIZED)) for d in plan.changed):
@@ -174,8 +176,7 @@ def quantize_(
             )
     for path, why in seen.hidden.items():
         notes.append(f"calls in {path or type(model).__name__} stay: {why}")
-    is_images = isinstance(checked, Tensor) and (checked.is_floating_point() or checked.dtype == torch.uint8)
-    if is_images and 2 <= checked.ndim <= 4:
+    if isinstance(checked, Tensor) and (checked.is_floating_point() or checked.dtype in (torch.uint8, torch.int8)):
         notes.append(_verdict(model, checked))
     return Conversion(tuple(d.change for d in plan.decisions), _weights(model), _macs(plan), tuple(notes))
 

@@ -14,6 +14,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from lehr.additions import ADDITION
 from lehr.calls import is_opened
@@ -103,7 +104,7 @@ class _Decider:
                 return _kept(path, was, "each of its uses has a quantizer")
             return self._activation(path, was, name, module, self._is_output(path, name))
         has_weights = any(parameter.ndim > 1 for parameter in module.parameters(recurse=False))
-        if has_weights and not isinstance(module, _NORMS):
+        if has_weights and not isinstance(module, (*_NORMS, ParametrizationList)):
             end = self._end(path)
             return _kept(path, was, end or "weights of this kind stay")
         return None
@@ -122,9 +123,16 @@ class _Decider:
             return _kept(path, was, f"rule {rule}: float" if rule else "weights stay")
         if self.seen.bypassed.intersection(names):
             return _kept(path, was, "another function reads its weights")
+        if is_parametrized(module, "weight"):
+            return _kept(path, was, "its weight is parametrized: torch.nn.utils.parametrize.remove_parametrizations")
         if type(module) not in QUANTIZED:
             base = next(base for base in QUANTIZED if isinstance(module, base))
             return _kept(path, was, f"a subclass of {base.__name__}")
+        if "weight" not in module._parameters:
+            raise ValueError(
+                f"{path}: its weight is computed by a hook, as torch.nn.utils.weight_norm does: remove it first, "
+                "torch.nn.utils.remove_weight_norm(module), or skip this layer"
+            )
         weight = cast(Tensor, module.weight)
         if id(weight) not in self.fitted:
             kind = cast(type[QuantizedWeight], QUANTIZED[type(module)])

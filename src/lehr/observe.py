@@ -150,13 +150,13 @@ class _Recorder(TorchFunctionMode):
         return hook
 
     def _after(self, path: str, module: nn.Module) -> Callable[..., None]:
-        def hook(_: nn.Module, __: Any, result: Any) -> None:
+        def hook(_: nn.Module, args: Any, result: Any) -> None:
             if not is_whole(module):
                 return self.runs.leave()
             self.whole -= 1
             if isinstance(module, LAYERS) and isinstance(result, Tensor):
                 self.runs.after = path
-                self.macs[path] = self.macs.get(path, 0) + _macs(module, result)
+                self.macs[path] = self.macs.get(path, 0) + _macs(module, next(tensors(args), result), result)
             name = name_of(module)
             if name is not None and not self.whole:
                 self._note(self.runs.add(name, path), result)
@@ -165,11 +165,11 @@ class _Recorder(TorchFunctionMode):
         return hook
 
 
-def _macs(layer: nn.Module, output: Tensor) -> int:
+def _macs(layer: nn.Module, given: Tensor, output: Tensor) -> int:
     weight = layer.weight
     assert isinstance(weight, Tensor)
-    if isinstance(layer, nn.modules.conv._ConvTransposeNd):
-        return 0  # in the total, and never quantized
+    if isinstance(layer, nn.modules.conv._ConvTransposeNd):  # each input meets each weight once
+        return weight.numel() * (given.numel() // layer.in_channels)
     channels = output.shape[1] if isinstance(layer, nn.modules.conv._ConvNd) and output.ndim > 1 else output.shape[-1]
     return weight.numel() * (output.numel() // channels if channels else 0)
 

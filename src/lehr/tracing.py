@@ -18,6 +18,11 @@ from torch import fx, nn
 ADVICE = "trace it with torch.fx.GraphModule(model, lehr.calls.CallTracer().trace(model))"
 
 
+def inside(model: nn.Module) -> nn.Module:
+    """The module that torch.compile has wrapped, which no tracer sees through; any other is itself."""
+    return getattr(model, "_orig_mod", model)
+
+
 class OwnForwardTracer(fx.Tracer):
     """A tracer that follows the `forward` that stands on the root itself; torch's own takes that of its class."""
 

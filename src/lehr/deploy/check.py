@@ -15,22 +15,27 @@ layer  becomes   MACs  why
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lehr.composed import taken_apart
 from lehr.deploy.converters import CONVERTERS
+from lehr.deploy.freeze import check_weights, checked_example
 from lehr.deploy.freeze_errors import FloatWarning, FreezeError
+from lehr.deploy.layer_converters import READS_INPUT
 from lehr.deploy.operations import Conv, Linear
 from lehr.deploy.trace import Graph
 from lehr.deploy.walk import Walk, kind_of
 from lehr.quantizer import AbstractQuantizer, Quantizer
 from lehr.table import Table, Tabular
+from lehr.tracing import inside
 
 
 @dataclass(frozen=True)
@@ -87,30 +92,23 @@ class Verdict(Tabular):
         return f"Verdict({'freezes' if self.freezes else 'refused'}, {100 * self.integer_share:.1f} % integers)"
 
 
-class _FromPixels(nn.Module):
-    """Stands for the `lehr.models.Input` that will turn pixels into the input of a model that takes floats."""
-
-    def __init__(self, example: Tensor) -> None:
-        super().__init__()
-        self.unit = 2.0 ** math.ceil(math.log2(max(float(example.abs().max()), 1e-6) / 127))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x.float() - 128) * self.unit
-
-
 @torch.no_grad()
-def check(model: nn.Module, example: Tensor) -> Verdict:
+def check(model: nn.Module, example: Tensor | np.ndarray) -> Verdict:
     """Say what of a quantized network will run as integers, what stays float, what is refused, and what to do.
 
     The model may have noise and be in training mode: what counts is how it will be frozen after training.
 
     Args:
         model: a network that `quantize_` has converted; it is left as it is.
-        example: a batch as the model takes it: pixels (uint8), or floats, before which pixels will be prepared.
+        example: a batch as the model takes it, and as `freeze` will: pixels (uint8), int8 or floats; torch or numpy.
     """
-    if not isinstance(example, Tensor) or not 2 <= example.ndim <= 4 or not len(example):
-        raise ValueError(f"example is a batch of images as the model takes them, got {_described(example)}")
     notes = []
+    model = inside(model)
+    try:
+        check_weights(model)
+        example = _batch(example, notes)
+    except FreezeError as error:
+        return Verdict((), (str(error),))
     if not any(isinstance(module, AbstractQuantizer) for module in model.modules()):
         notes.append("nothing is quantized: convert the network with lehr.quantize_")
     model = taken_apart(model).cpu().float().eval()
@@ -119,14 +117,8 @@ def check(model: nn.Module, example: Tensor) -> Verdict:
             module.forward_std = torch.zeros_like(module.forward_std)
             module.forward_mean = None
     prefix = ""
-    if example.dtype != torch.uint8:
-        notes.append("the model takes floats: freeze nn.Sequential(lehr.models.Input(...), model), which takes pixels")
-        front = _FromPixels(example)
-        example, model, prefix = torch.zeros_like(example, dtype=torch.uint8), nn.Sequential(front, model), "1."
-        example.flatten()[:2] = torch.tensor([255, 1], dtype=torch.uint8)[: example.numel()]
-    elif kind_of(model, CONVERTERS) is not None:
+    if kind_of(model, CONVERTERS) is not None:
         model, prefix = nn.Sequential(model), "0."
-    example = torch.cat([example[:1], example[:1]]).cpu()
     try:
         walk = Walk(Graph(model, example, lambda module: kind_of(module, CONVERTERS) is not None), example, CONVERTERS)
         refused = [str(error) for error in walk.refusals()]
@@ -146,6 +138,11 @@ def check(model: nn.Module, example: Tensor) -> Verdict:
             why = next((_reason(line) for line in told if line.startswith(f"{operation.name}:")), "it is not quantized")
             macs = operation.macs(net.values[operation.name])
             layers.append(LayerVerdict(name, "integers" if is_integer else "float", macs, "" if is_integer else why))
+    if any(READS_INPUT in layer.why for layer in layers):
+        notes.append(
+            "the model takes floats: let it begin with lehr.models.Input.of(data), which rounds them to 8 bits, or "
+            "with lehr.models.Input(mean, std, bits=8), which takes pixels; its first layer then runs as integers"
+        )
     if not net.exact:
         notes.append(f"integers and torch may differ by rounding: {_shorter('; '.join(net.inexact), prefix)}")
     return Verdict(tuple(layers), (), tuple(notes))
@@ -162,5 +159,18 @@ def _shorter(line: str, prefix: str) -> str:
     return re.sub(rf"(?<![\w.]){re.escape(prefix)}", "", line) if prefix else line
 
 
-def _described(example: object) -> str:
-    return f"shape {tuple(example.shape)}" if isinstance(example, Tensor) else type(example).__name__
+def _batch(example: Any, notes: list[str]) -> Tensor:
+    """The example as `freeze` takes it; other floats become float32, with a note."""
+    if isinstance(example, tuple | list) and len(example) == 1:
+        (example,) = example
+    if isinstance(example, tuple | list | Mapping):
+        raise FreezeError(
+            "several inputs",
+            f"the example is a {type(example).__name__} of {len(example)}: an integer network takes one tensor; join "
+            "its inputs into one, which its forward takes apart, or freeze the part behind the place where they meet",
+        )
+    given = torch.from_numpy(example) if isinstance(example, np.ndarray) else example
+    if isinstance(given, Tensor) and given.is_floating_point() and given.dtype != torch.float32:
+        notes.append(f"freeze takes float32, not {given.dtype}: convert what you give it, x.float()")
+        given = given.float()
+    return checked_example(given)

@@ -133,7 +133,8 @@ class Call:
 
     def note(self, why: str) -> None:
         """Remember that torch's result here depends on how its sums are rounded."""
-        self.growing.rounded.append(f"{self.path}: {why}")
+        if f"{self.path}: {why}" not in self.growing.rounded:
+            self.growing.rounded.append(f"{self.path}: {why}")
 
     def error(self, title: str, why: str, advice: str) -> FreezeError:
         """The error to raise about this call; docs/troubleshooting.md explains each title."""

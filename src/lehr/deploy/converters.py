@@ -41,9 +41,10 @@ from lehr.deploy.conversion import AsModule, Call, Converter, Moving, Refusal
 from lehr.deploy.fold import Function
 from lehr.deploy.growing import Traced
 from lehr.deploy.layer_converters import layer, quantizer, transposed
-from lehr.deploy.move_converters import item, join, move, same
+from lehr.deploy.move_converters import is_gate, item, join, move, same
+from lehr.deploy.moves import settled
 from lehr.deploy.operations import Add, Multiply, Round
-from lehr.deploy.pool_converters import average_pool, max_pool, mean
+from lehr.deploy.pool_converters import average_pool, largest, max_pool, mean
 from lehr.layers import Conv1d, Conv2d, Linear
 from lehr.models.signal_input import SignalInput
 from lehr.quantizer import AbstractQuantizer
@@ -89,6 +90,24 @@ def rising(call: Call) -> Traced:
     return replace(call.then(x, [function]), rounded=f"results of {call.path}, whose last bits depend on the machine")
 
 
+def turning(call: Call) -> Traced:
+    """A function that falls and rises again, such as SiLU: the quantizer that follows makes thresholds of each side."""
+    found = rising(call)
+    *others, function = found.functions
+    turn = _lowest(lambda x: function.call(x.expand(-1, call.channels(found)))[:, :1])
+    return replace(found, functions=(*others, replace(function, turn=turn)))
+
+
+def _lowest(function: Callable[[Tensor], Tensor]) -> float:
+    """Where a function that falls and rises again has its least value, between -4 and 0, as all of them here do."""
+    low, high = -4.0, 0.0
+    for _ in range(5):  # to 3e-8
+        places = torch.linspace(low, high, 101, dtype=torch.float64)[:, None]
+        least = int(function(places).argmin())
+        low, high = places[max(least - 1, 0)].item(), places[min(least + 1, 100)].item()
+    return (low + high) / 2
+
+
 def leaky_relu(call: Call) -> Traced:
     """`rising`, and every machine rounds it alike."""
     (x,) = call.inputs
@@ -103,7 +122,13 @@ def leaky_relu(call: Call) -> Traced:
 
 def multiply(call: Call) -> Traced:
     """A product with one number for each channel, or of two values of integers; one may be a gate for each channel."""
-    if len(call.inputs) != 2:
+    inputs = list(call.inputs)
+    if len(inputs) == 2:  # a gate that is expanded to the size of the other, as gate.expand_as(x), need not be
+        at = next((at for at, x in enumerate(inputs) if is_gate(call, x)), None)
+        if at is not None:
+            inputs[at] = replace(inputs[at], rank=inputs[at].rank, move=None)
+    call = replace(call, inputs=tuple(settled(call.growing, x) for x in inputs))
+    if len(inputs) != 2:
         return affine(call)
     a, b = call.inputs
     if call.value(a).shape != call.value(b).shape and call.value(a).shape[1:] == (1, 1):
@@ -213,11 +238,6 @@ _PROBABILITIES = Refusal(
     "it makes probabilities of the logits, which takes exponentials of floats",
     "leave it to whoever reads the logits: the largest logit is the most probable class",
 )
-_NOT_MONOTONE = Refusal(
-    "falls and rises again",
-    "it falls and rises again, so no thresholds do what it does",
-    "let quantize_(model, replace=[...]) put a lehr.Quantizer in its place, or use ReLU",
-)
 _THREE_DIMENSIONS = Refusal(
     "three dimensions", "it works in three dimensions, and integer networks have rows and columns", "use two dimensions"
 )
@@ -229,7 +249,17 @@ MOVES: tuple[type[nn.Module] | Callable[..., Any], ...] = (
     *(Tensor.permute, Tensor.transpose, Tensor.swapaxes, Tensor.movedim, Tensor.flip, Tensor.roll),
     *(torch.chunk, torch.split, torch.unbind, torch.narrow, torch.select, torch.index_select, torch.tensor_split),
     *(Tensor.chunk, Tensor.split, Tensor.unbind, Tensor.narrow, Tensor.select, Tensor.index_select),
-    *(Tensor.tensor_split, Tensor.repeat, Tensor.expand, Tensor.repeat_interleave, torch.repeat_interleave, torch.tile),
+    *(
+        Tensor.tensor_split,
+        Tensor.repeat,
+        Tensor.expand,
+        Tensor.expand_as,
+        Tensor.view_as,
+        Tensor.reshape_as,
+        Tensor.repeat_interleave,
+        torch.repeat_interleave,
+        torch.tile,
+    ),
     *(nn.Upsample, nn.UpsamplingNearest2d, F.interpolate, F.upsample, F.pad),
     *(nn.ChannelShuffle, nn.PixelShuffle, F.pixel_shuffle, nn.PixelUnshuffle, F.pixel_unshuffle),
     *(nn.ZeroPad1d, nn.ZeroPad2d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ReplicationPad1d, nn.ReplicationPad2d),
@@ -245,14 +275,15 @@ CONVERTERS: dict[type[nn.Module] | Callable[..., Any], Converter] = {
     **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.Hardtanh), clip),
     **dict.fromkeys((F.relu, F.relu6, F.hardtanh, torch.relu, torch.relu_, torch.clamp, torch.clip), clip),
     **dict.fromkeys((Tensor.relu, Tensor.relu_, Tensor.clamp, Tensor.clamp_, Tensor.clip, Tensor.clip_), clip),
-    **dict.fromkeys((nn.LeakyReLU, F.leaky_relu), leaky_relu),
+    **dict.fromkeys((nn.LeakyReLU, F.leaky_relu, nn.PReLU, F.prelu, Tensor.prelu), leaky_relu),
     **dict.fromkeys((nn.Tanh, torch.tanh, Tensor.tanh, F.tanh), rising),
     **dict.fromkeys((nn.Sigmoid, torch.sigmoid, Tensor.sigmoid, F.sigmoid, nn.LogSigmoid, F.logsigmoid), rising),
     **dict.fromkeys((nn.Hardsigmoid, F.hardsigmoid, nn.Softsign, F.softsign, nn.Softplus, F.softplus), rising),
     **dict.fromkeys((nn.ELU, F.elu, nn.CELU, F.celu, nn.SELU, F.selu), rising),
+    **dict.fromkeys((nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, F.gelu, F.silu, F.mish, F.hardswish), turning),
     **dict.fromkeys((operator.add, operator.iadd, torch.add, Tensor.add, Tensor.add_), add),
     **dict.fromkeys((operator.sub, operator.isub, torch.sub, Tensor.sub, Tensor.sub_), affine),
-    **dict.fromkeys((operator.mul, operator.imul, torch.mul, Tensor.mul, Tensor.mul_), multiply),
+    **dict.fromkeys((operator.mul, operator.imul, torch.mul, Tensor.mul, Tensor.mul_), Moving(multiply)),
     **dict.fromkeys((operator.neg, torch.neg, Tensor.neg), affine),
     **dict.fromkeys((operator.truediv, operator.itruediv, torch.div, Tensor.div, Tensor.div_), divide),
     **dict.fromkeys((torch.cat, torch.concat, torch.concatenate, torch.stack), Moving(join)),
@@ -269,6 +300,7 @@ CONVERTERS: dict[type[nn.Module] | Callable[..., Any], Converter] = {
     F.adaptive_avg_pool1d: AsModule(nn.AdaptiveAvgPool1d, average_pool),
     F.adaptive_avg_pool2d: AsModule(nn.AdaptiveAvgPool2d, average_pool),
     **dict.fromkeys((torch.mean, Tensor.mean), mean),
+    **dict.fromkeys((torch.amax, Tensor.amax), largest),
     **dict.fromkeys((nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout), Moving(same)),
     F.dropout: AsModule(nn.Dropout, same),
     **dict.fromkeys((Tensor.contiguous, Tensor.float, Tensor.clone, Tensor.detach), Moving(same)),
@@ -281,6 +313,5 @@ CONVERTERS: dict[type[nn.Module] | Callable[..., Any], Converter] = {
     **dict.fromkeys((F.scaled_dot_product_attention, torch.matmul, torch.bmm, operator.matmul), _ATTENTION),
     **dict.fromkeys((nn.Softmax, nn.LogSoftmax, F.softmax, F.log_softmax), _PROBABILITIES),
     **dict.fromkeys((torch.softmax, torch.log_softmax, Tensor.softmax, Tensor.log_softmax), _PROBABILITIES),
-    **dict.fromkeys((nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, F.gelu, F.silu, F.mish, F.hardswish), _NOT_MONOTONE),
     **dict.fromkeys((nn.Conv3d, nn.BatchNorm3d, nn.MaxPool3d, nn.AvgPool3d, nn.AdaptiveAvgPool3d), _THREE_DIMENSIONS),
 }

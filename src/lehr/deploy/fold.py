@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 # Floats are cut within these bounds: far beyond any activation, and BatchNorm of them does not overflow.
-_LARGEST_FLOAT = 2.0**100
+LARGEST_FLOAT = 2.0**100
 _LEAST_POWER = 2.0**-14  # of two units: the finer one times as much is the coarser one
 _ROUNDING = 2.0**-24  # half the distance of neighbouring float32, relative: what one rounding changes at most
 
@@ -38,7 +38,7 @@ class Function:
     `affine` is (scale, shift) per channel in float64, and `clip` (low, high), if that is what the function is. `terms`
     is for an affine function that a machine may round once or twice, as it fuses multiplying and adding or not: the
     size, per channel, of what is added. `path` is where a function that is neither stands in the model: only thresholds
-    do what it does.
+    do what it does. `turn` is where a function falls no more but rises, as SiLU does: it is monotone on both sides.
     """
 
     call: Callable[[Tensor], Tensor]
@@ -46,6 +46,7 @@ class Function:
     clip: tuple[float, float] | None = None
     terms: Tensor | None = None
     path: str = ""
+    turn: float | None = None
 
     @property
     def is_exact(self) -> bool:
@@ -78,6 +79,19 @@ class Function:
             scale, shift = (numbers[channels] for numbers in self.affine)
             affine = (scale, shift)
         return replace(self, call=call, affine=affine, terms=None if self.terms is None else self.terms[channels])
+
+
+def sides(functions: Sequence[Function]) -> tuple[tuple[Function, ...], tuple[Function, ...]] | None:
+    """Both sides of the function that turns: it is as at its turn on the other one. None if none of them turns."""
+    at = next((at for at, function in enumerate(functions) if function.turn is not None), None)
+    if at is None:
+        return None
+    before, turning, after = functions[:at], functions[at], functions[at + 1 :]
+    left, right = (
+        (*before, Function(lambda x, clamp=clamp: turning.call(clamp(x, turning.turn))), *after)
+        for clamp in (lambda x, turn: x.clamp(max=turn), lambda x, turn: x.clamp(min=turn))
+    )
+    return left, right
 
 
 def joined(functions: Sequence[Sequence[Function]], sizes: Sequence[int]) -> tuple[Function, ...]:
@@ -175,7 +189,7 @@ def thresholds(
     reached. Without low and high s is a float32, and such thresholds are infinite. ValueError where a value is NaN.
     """
     is_float = low is None or high is None
-    first, last = (_key(-_LARGEST_FLOAT), _key(_LARGEST_FLOAT)) if low is None or high is None else (low, high)
+    first, last = (_key(-LARGEST_FLOAT), _key(LARGEST_FLOAT)) if low is None or high is None else (low, high)
 
     def reached(keys: Tensor) -> Tensor:  # (n, channel) -> the quantizer's value, float64
         return quantizer(apply(functions, _float(keys) if is_float else keys.float())).double()

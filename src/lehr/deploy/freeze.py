@@ -48,6 +48,7 @@ from lehr.deploy.trace import LAYERS, Graph
 from lehr.deploy.walk import Walk, kind_of
 from lehr.noise import Dirac
 from lehr.quantizer import Quantizer
+from lehr.tracing import inside
 
 
 def freeze(
@@ -70,9 +71,9 @@ def freeze(
         converters: For module classes or functions, what becomes of them: entries that are added to
             `lehr.deploy.converters.CONVERTERS`, or replace its own.
     """
-    model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
+    model = inside(model)
     _check_ready(model)
-    example = _checked(example_input)
+    example = checked_example(example_input)
     composed = [
         f"{path or type(module).__name__}: it is deployed as several layers, which add in another order than torch"
         for path, module in model.named_modules()
@@ -96,7 +97,7 @@ def freeze(
     return net
 
 
-def _checked(example: Tensor | np.ndarray) -> Tensor:
+def checked_example(example: Tensor | np.ndarray) -> Tensor:
     """The first image twice: what mixes the images of a batch shows in the shapes."""
     if isinstance(example, np.ndarray):
         example = torch.from_numpy(np.ascontiguousarray(example))
@@ -108,6 +109,12 @@ def _checked(example: Tensor | np.ndarray) -> Tensor:
             f"example_input is a batch of uint8 (pixels), int8 or float32 (signals), got {example.dtype}: convert it, "
             "and let the model begin with lehr.models.Input or lehr.models.SignalInput",
         )
+    if example.ndim == 5:
+        raise FreezeError(
+            "three dimensions",
+            f"example_input has three dimensions behind its channels, shape {tuple(example.shape)}, and integer "
+            "networks have rows and columns; use two dimensions",
+        )
     if not 2 <= example.ndim <= 4 or not len(example):
         raise FreezeError(
             "example is not a batch",
@@ -117,7 +124,20 @@ def _checked(example: Tensor | np.ndarray) -> Tensor:
     return torch.cat([example[:1], example[:1]]).cpu()
 
 
+def check_weights(model: nn.Module) -> None:
+    """Raise FreezeError if a weight is no parameter: torch computes it anew in each forward, and cannot copy it."""
+    for path, module in model.named_modules():
+        weight = vars(module).get("weight")
+        if isinstance(weight, Tensor) and weight.grad_fn is not None:
+            raise FreezeError(
+                "weight of a hook",
+                f"{path or type(module).__name__}: its weight is computed by a hook, as torch.nn.utils.weight_norm "
+                "does; remove it, torch.nn.utils.remove_weight_norm(module), before lehr.quantize_",
+            )
+
+
 def _check_ready(model: nn.Module) -> None:
+    check_weights(model)
     for path, module in model.named_modules():
         path = path or type(module).__name__
         if isinstance(module, (*LAYERS, nn.modules.batchnorm._BatchNorm)):

@@ -23,11 +23,24 @@ from lehr.deploy.growing import Traced
 from lehr.deploy.interlace import between, interlaced
 from lehr.deploy.moves import moved, separated
 from lehr.deploy.moves import padding as zeros_around
-from lehr.deploy.operations import Conv, Linear, Pair, Requantize, Take, Threshold, Value, Weights, as_shape
+from lehr.deploy.operations import (
+    Add,
+    Conv,
+    Floats,
+    Linear,
+    Pair,
+    Requantize,
+    Take,
+    Threshold,
+    Value,
+    Weights,
+    as_shape,
+)
 from lehr.deploy.trace import pair
 from lehr.layers import QuantizedWeight
 from lehr.quantizer import AbstractQuantizer
 
+READS_INPUT = "input is that of the network, in float"  # why a quantized layer at the beginning is not integer
 _MANY_LEVELS = 16  # up to here thresholds are few enough for the fast routines to compare with each
 _MOST_LOOKED_AT = 2**12  # values of a small range are looked at one by one
 
@@ -72,7 +85,12 @@ def _product(
     """What the layer reads, integers if it can; its weights, (out, in / groups, ...); and the functions of its sums."""
     (x,) = call.inputs
     if isinstance(module, nn.Linear) and x.rank != 2:
-        raise call.error("linear layer of images", f"its input has {x.rank} dimensions", "flatten it first")
+        raise call.error(
+            "linear layer of images",
+            f"its input has {x.rank} dimensions: it is applied at each place",
+            "use a convolution of size 1 with "
+            "the channels in dimension 1, or flatten it first if it shall read all places",
+        )
     if isinstance(module, QuantizedWeight) and "input_quantizer" in module._modules:
         of_input = module.get_submodule("input_quantizer")
         assert isinstance(of_input, AbstractQuantizer)
@@ -82,9 +100,11 @@ def _product(
     is_integer = isinstance(weight, Weights) and weight.is_integer and call.value(x).kind == "integer"
     if isinstance(weight, Weights) and not is_integer:
         what = f"levels {weight.levels[:4]} have no common unit" if not weight.is_integer else "input is float"
+        advice = "quantize its input with one lehr.Quantizer, with one scale, and choose levels of one unit"
+        if weight.is_integer and isinstance(call.growing.made_by(x.name), Floats):
+            what, advice = READS_INPUT, "let the network begin with lehr.models.Input.of(data), which rounds its floats"
         warnings.warn(
-            f"{call.path}: its {what}, so this quantized layer runs in float; to run it as integers, quantize its "
-            "input with one lehr.Quantizer, with one scale, and choose levels of one unit",
+            f"{call.path}: its {what}, so this quantized layer runs in float; to run it as integers, {advice}",
             FloatWarning,
             stacklevel=3,
         )
@@ -104,7 +124,7 @@ def quantizer(call: Call) -> Traced:
 
 def _quantized(call: Call, x: Traced, module: AbstractQuantizer, name: str) -> Traced:
     """`x` quantized by `module`, as a value called `name`."""
-    value, channels = call.value(x), call.channels(x)
+    channels = call.channels(x)
     found = fold.common_unit(np.array(module.levels), limit=2**15 - 1)
     if found is None:
         raise call.error(
@@ -129,11 +149,33 @@ def _quantized(call: Call, x: Traced, module: AbstractQuantizer, name: str) -> T
     if _changes_nothing(call, x, level):
         call.growing.taken.add(name)
         return x
+    cuts = (reached[1:] + reached[:-1]) / 2
+    sides = fold.sides(x.functions)
+    if sides is None:
+        _cut(call, x, level, cuts, levels, name)
+    else:
+        _cut_sides(call, x, sides, level, cuts, levels, name)
+    scale = scale[0].double() * unit
+    return Traced(name, x.rank, fold.scaled(scale, torch.zeros_like(scale)))
+
+
+def _cut(
+    call: Call,
+    x: Traced,
+    level: Callable[[Tensor], Tensor],
+    cuts: Tensor,  # (K, channel) or (K, 1): levels are reached from here on
+    levels: np.ndarray,  # K + 1
+    name: str,
+    *,
+    within: tuple[int, int] | None = None,
+) -> None:
+    """The operation that makes levels of `x`; those with the numbers `within` if no others can be reached."""
+    value, channels = call.value(x), call.channels(x)
     try:
         thresholds, directions = fold.thresholds(
             level,
             x.functions,
-            (reached[1:] + reached[:-1]) / 2,
+            cuts,
             low=value.low if value.kind == "integer" else None,
             high=value.high if value.kind == "integer" else None,
             channels=channels,
@@ -150,6 +192,9 @@ def _quantized(call: Call, x: Traced, module: AbstractQuantizer, name: str) -> T
             call.note(f"in {close} of {channels} channels BatchNorm puts a sum within rounding of a threshold")
     elif any(function.terms is not None for function in x.functions) or x.rounded:
         call.note("it compares floats that BatchNorm has rounded with its thresholds")
+    if within is not None:
+        first, last = within
+        thresholds, levels = thresholds[:, first:last], levels[first : last + 1]
     before = call.growing.made_by(x.name)
     read_by = _read_by(call, before) if isinstance(before, Take) else None
     if isinstance(before, Take) and read_by is not None:  # cut first, where sums need not stay in memory
@@ -158,8 +203,52 @@ def _quantized(call: Call, x: Traced, module: AbstractQuantizer, name: str) -> T
         call.growing.emit(replace(before, name=name, source=cut))
     else:
         call.growing.emit(_step(name, x.name, thresholds, directions, levels, value))
-    scale = scale[0].double() * unit
-    return Traced(name, x.rank, fold.scaled(scale, torch.zeros_like(scale)))
+
+
+def _cut_sides(
+    call: Call,
+    x: Traced,
+    sides: tuple[tuple[fold.Function, ...], ...],
+    level: Callable[[Tensor], Tensor],
+    cuts: Tensor,
+    levels: np.ndarray,
+    name: str,
+) -> None:
+    """q(f(x)) where f falls and rises again: q of its left side and of its right side, minus q at its turn.
+
+    Each side is monotone, and as at the turn where the other one counts.
+    """
+    at = next(at for at, function in enumerate(x.functions) if function.turn is not None)
+    turn = x.functions[at].turn
+    ends = torch.tensor([[turn], [-fold.LARGEST_FLOAT], [fold.LARGEST_FLOAT]]).expand(3, call.channels(x))
+    numbers = (level(fold.apply(x.functions[at:], ends)).double()[:, None] >= cuts).sum(1)  # of the levels there
+    lowest = int(numbers[0, 0])
+    if bool((numbers[0] != lowest).any()):
+        raise call.error(
+            "scale of another shape",
+            "its scale differs from channel to channel, behind a function that falls and rises again",
+            "use one scale for all channels",
+        )
+    parts = []
+    for functions, end, suffix in ((sides[0], numbers[1], "falling"), (sides[1], numbers[2], "rising")):
+        first, last = min(int(end.min()), lowest), max(int(end.max()), lowest)
+        if first == last and suffix == "falling":
+            continue  # it stays at one level
+        first = min(first, len(levels) - 2)
+        part = name if suffix == "rising" and not parts else call.growing.free_name(f"{name}.{suffix}")
+        offset = levels[lowest] if suffix == "falling" else 0
+        _cut(
+            call,
+            replace(x, functions=functions),
+            level,
+            cuts,
+            levels - offset,
+            part,
+            within=(first, max(last, first + 1)),
+        )
+        parts.append(part)
+    if len(parts) == 2:
+        call.growing.emit(Add(name, parts[0], parts[1], 1, 1))
 
 
 def _changes_nothing(call: Call, x: Traced, level: Callable[[Tensor], Tensor]) -> bool:

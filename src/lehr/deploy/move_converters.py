@@ -50,6 +50,18 @@ def item(call: Call) -> Any:
     return x[index] if isinstance(x, tuple) else move(call)
 
 
+def is_gate(call: Call, x: Traced) -> bool:
+    """Whether the tensor is one number for each channel, expanded to rows and columns."""
+    channels, *space = call.value(x).shape
+    if x.move is None or space != [1, 1] or x.move.places.ndim != 3:
+        return False
+    return (
+        bool((x.move.places == torch.arange(channels)[:, None, None]).all())
+        if len(x.move.places) == channels
+        else False
+    )
+
+
 def same(call: Call) -> Any:
     """Dropout in eval mode, and what else changes no value."""
     return call.inputs[0]

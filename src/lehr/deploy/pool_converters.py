@@ -26,6 +26,13 @@ def max_pool(call: Call) -> Traced:
     """The largest of each window."""
     (x,) = call.inputs
     value = call.value(x)
+    turning = next((function.path for function in x.functions if function.turn is not None), None)
+    if turning is not None:
+        raise call.error(
+            "falls and rises again",
+            f"it takes the largest of what {turning} gives, which falls and rises again",
+            "put the lehr.Quantizer before the pool",
+        )
     kernel, stride, padding = _window(call, x)
     if value.kind == "float":
         x = call.as_float(x)
@@ -81,16 +88,27 @@ def average_pool(call: Call) -> Traced:
 
 def mean(call: Call) -> Traced:
     """An average over all rows and columns."""
+    _check_axes(call, "average")
+    return average_pool(call)
+
+
+def largest(call: Call) -> Traced:
+    """The largest of all rows and columns."""
+    _check_axes(call, "maximum")
+    return max_pool(call)
+
+
+def _check_axes(call: Call, what: str) -> None:
+    """FreezeError unless the call runs over all rows and columns, and over nothing else."""
     (x,) = call.inputs
     given = call.argument(1, "dim", "axis")
     axes = () if given is None else (given,) if isinstance(given, int) else tuple(given)
     if sorted(axis % x.rank for axis in axes) != list(range(2, x.rank)):
         raise call.error(
             "average over channels",
-            f"it averages over dimensions {axes}" if axes else "it averages over all dimensions",
-            f"average over rows and columns, {tuple(range(2, x.rank)) or 'of which there are none here'}",
+            f"it takes the {what} over dimensions {axes}" if axes else f"it takes the {what} over all dimensions",
+            f"take it over rows and columns, {tuple(range(2, x.rank)) or 'of which there are none here'}",
         )
-    return average_pool(call)
 
 
 def _window(call: Call, x: Traced) -> tuple[Pair, Pair, Pair]:

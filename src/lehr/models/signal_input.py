@@ -96,7 +96,7 @@ class SignalInput(nn.Module):
             raise ValueError(f"expected signals (batch, {len(self.mean)}, ...), got {tuple(x.shape)}")
         shape = (-1, *[1] * (x.ndim - 2))
         nearest = ((x.float() - self.mean.reshape(shape)) * self.factor.reshape(shape) + 0.5).floor()
-        return nearest.clamp(-self.limit, self.limit) * self.scale
+        return (nearest.clamp(-self.limit, self.limit) * self.scale).to(self.scale.dtype)
 
     def extra_repr(self) -> str:
         """Channels, bits and scale."""
