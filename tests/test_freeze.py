@@ -526,7 +526,7 @@ def test_a_function_that_rises_folds_into_the_thresholds_of_the_quantizer_behind
     assert any("last bits depend on the machine" in why for why in net.inexact) != is_exact
 
 
-@pytest.mark.parametrize("function", [nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Mish(), F.hardswish], ids=str)
+@pytest.mark.parametrize("function", [nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Mish(), nn.Hardswish()], ids=str)
 @pytest.mark.parametrize("step", [lehr.MultiStep.uniform(4), lehr.MultiStep((-0.15, 0.5), (-1, 0, 1))])
 def test_a_function_that_falls_and_rises_becomes_two_thresholds_and_their_sum(function, step):
     class Model(nn.Module):

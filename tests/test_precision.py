@@ -195,7 +195,9 @@ class TestCheck:
         assert verdict.integer_share == pytest.approx(1 - net.summary().float_share)
 
     @pytest.mark.parametrize(
-        "given", [torch.randn(3, 8), torch.randn(3, 8).numpy(), torch.ones(3, 8, dtype=torch.int8)], ids=str
+        "given",
+        [torch.randn(3, 8), torch.randn(3, 8).numpy(), torch.ones(3, 8, dtype=torch.int8)],
+        ids=["tensor", "array", "int8"],
     )
     def test_signals_are_checked_as_freeze_takes_them(self, given: Tensor) -> None:
         model = nn.Sequential(lehr.models.Input.of(torch.as_tensor(given) + torch.randn(3, 8)), nn.Linear(8, 2))
