@@ -374,6 +374,11 @@ def with_card(text: str | None) -> bytes:
     return to_bytes(tensors, {"lehr": described} | ({} if text is None else {"card": text}))
 
 
+def test_a_card_that_is_none_is_refused_before_it_is_saved():
+    with pytest.raises(TypeError, match=r"card is a Card\(name, data=, recipe=, ...\), got {'name': 'mine'}"):
+        dataclasses.replace(small(), card={"name": "mine"})
+
+
 def test_a_card_is_kept_and_a_file_without_one_loads(tmp_path):
     card = Card("mine", data="digits", recipe="by hand", accuracy=0.5, licence="MIT", limits="for tests")
     dataclasses.replace(small(), card=card).save(tmp_path / "net.lehr")

@@ -82,6 +82,8 @@ class IntegerNet:
             )
         if self.input_dtype not in INPUTS:
             raise ValueError(f"input_dtype is one of {', '.join(INPUTS)}, got {self.input_dtype!r}")
+        if not isinstance(self.card, Card):
+            raise TypeError(f"card is a Card(name, data=, recipe=, ...), got {self.card!r:.60}")
         operations = tuple(self.operations)
         first = Floats if self.input_dtype == "float32" else Table
         if not operations or not isinstance(operations[0], first):
