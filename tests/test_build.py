@@ -105,7 +105,7 @@ def test_a_compiler_that_never_ends_is_given_up(tmp_path, monkeypatch):
     compiler = tmp_path / "cc"
     compiler.write_text("#!/bin/sh\nexec sleep 100\n")
     compiler.chmod(0o755)
-    monkeypatch.setattr(build, "_LONGEST", 0.1)
+    monkeypatch.setattr(build, "LONGEST_SECONDS", 0.1)
     with pytest.raises(CompilerError, match="the C compiler cannot be run: .* timed out"):
         build.build([str(compiler)], folder=tmp_path / "cache")
 

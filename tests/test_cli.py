@@ -23,6 +23,7 @@ from lehr.report.numbers import percent
 from lehr.training import recipes
 from lehr.training.folder import RunFolder
 from lehr.training.model import NETWORKS
+from lehr.training.recipe_keys import help_parser, parser_of_keys
 from made_runs import make_run
 from processes import ENVIRONMENT, PATIENCE
 from processes import lehr as lehr_process
@@ -70,10 +71,10 @@ def test_every_argument_of_every_command_is_described(word: str) -> None:
 @pytest.mark.parametrize("network", NETWORKS.values())
 def test_every_key_of_a_recipe_is_described(network: type[torch.nn.Module]) -> None:
     # jsonargparse itself names the type and the default: a description is what remains without them.
-    actions = recipes._parser(network)._actions
+    actions = parser_of_keys(network)._actions
     undescribed = [action.dest for action in actions if not (action.help or "").strip()]
     assert undescribed == []
-    assert all(action.help for action in recipes.help_parser(train_words())._actions)
+    assert all(action.help for action in help_parser(train_words())._actions)
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

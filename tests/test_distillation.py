@@ -29,7 +29,8 @@ from lehr.training.errors import Diverged, RunError, RunWarning
 from lehr.training.evaluation import batchnorm_images
 from lehr.training.folder import RunFolder, load_checkpoint
 from lehr.training.loop import Step
-from lehr.training.recipe import Annealing, Data, Distillation, Model, Optimizer, Pretraining, RateSchedule, Recipe
+from lehr.training.objective import Distillation
+from lehr.training.recipe import Annealing, Data, Model, Optimizer, Pretraining, RateSchedule, Recipe
 from lehr.training.recipes import dump, named
 from lehr.training.run import load_network
 from lehr.training.session import resume, train

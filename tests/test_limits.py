@@ -123,7 +123,7 @@ def test_long_batches_run_in_parts_and_an_interrupt_is_heard():
 def test_parts_of_a_batch_are_the_whole(monkeypatch):
     from lehr.deploy import cpu
 
-    monkeypatch.setattr(cpu, "_STEPS_AT_ONCE", 30_000)
+    monkeypatch.setattr(cpu, "STEPS_AT_ONCE", 30_000)
     net = IntegerNet((1, 8, 8), (PIXELS, MaxPool("pool", "pixels", (3, 3), (1, 1), (1, 1))))
     images = np.random.default_rng(0).integers(0, 256, (101, 1, 8, 8), dtype=np.uint8)
     for threads in (1, 2, 3):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lehr.losses import SquaredHinge
-from lehr.training.recipe import Loss
+from lehr.training.objective import Loss
 
 SCORES = np.array([[2.0, 0.5, -3.0], [-1.0, 1.0, 0.0], [0.25, -0.5, 1.0]])
 LABELS = np.array([0, 1, 2])

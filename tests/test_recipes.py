@@ -19,7 +19,8 @@ from lehr.annealing import AllAtOnce, Constant, CosineDecay, PowerDecay, SameEnd
 from lehr.cli.recipe_commands import train_words
 from lehr.models import VGG
 from lehr.training.recipe import Annealing, Data, Model, Optimizer, Pretraining, RateSchedule, Recipe
-from lehr.training.recipes import RecipeError, bases, dump, help_parser, methods, named, names, read
+from lehr.training.recipe_keys import help_parser
+from lehr.training.recipes import RecipeError, bases, dump, methods, named, names, read
 from lehr.training.run import InputFormat, build
 from processes import ENVIRONMENT
 

@@ -39,13 +39,13 @@ TRITS = (-1, 0, 1)
 def _used_memory():
     """Engines work in memory that is not zero, as it is after other layers and images."""
 
-    class UsedMemory(cpu._Memory):
+    class UsedMemory(cpu.Memory):
         def __init__(self, size):
             super().__init__(size)
-            self._bytes[:] = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+            self.bytes[:] = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "_Memory", UsedMemory)
+        patch.setattr(cpu, "Memory", UsedMemory)
         yield
 
 

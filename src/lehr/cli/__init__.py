@@ -118,7 +118,7 @@ def _call(word: str, arguments: Sequence[str]) -> None:
     elif not {"-h", "--help"} & set(arguments):
         function(arguments)
     elif function is train:
-        from lehr.training.recipes import help_parser
+        from lehr.training.recipe_keys import help_parser
 
         print(help_parser(train_words()).format_help())
     else:

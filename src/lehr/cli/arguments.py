@@ -67,7 +67,8 @@ def completion_script(commands: Mapping[str, Command], shell: str) -> str:
     import shtab
 
     from lehr.data import names as data_sets
-    from lehr.training.recipes import bases, help_parser, methods, names
+    from lehr.training.recipe_keys import help_parser
+    from lehr.training.recipes import bases, methods, names
 
     made = [f"{base}-{method}" for base in bases() for method in methods()]
     choices = {"recipe": sorted({*names(), *made}), "methods": ["all", *methods()], "dataset": bases()}

@@ -47,7 +47,7 @@ VECTOR_FILES = {
         ),
     ),
 }
-_LONGEST = 600  # seconds one command of a compiler may take
+LONGEST_SECONDS = 600  # of one command of a compiler
 _LEFT_OVER = 3600  # seconds after which a folder of an unfinished build belongs to nobody any more
 _WITHOUT = "IntegerNet.run works without, only slower."
 _NO_COMPILER = f"lehr.deploy.compile needs one to build its runtime; {_WITHOUT}"
@@ -210,7 +210,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_LONGEST,
+            timeout=LONGEST_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -45,7 +45,7 @@ from lehr.deploy.structs import INSTRUCTION_SETS, Routine
 from lehr.table import Table, Tabular
 
 # Python hears an interrupt only between calls: no call takes longer than some tenths of a second, or than one image.
-_STEPS_AT_ONCE = 2**29
+STEPS_AT_ONCE = 2**29
 _NAIVE = 64  # times as long as with tables
 _ROUTINE_NAMES = {
     Routine.DIRECT: "direct",
@@ -81,12 +81,12 @@ class Description(Tabular):
         return Table(("layer", "routine", "instruction set", "why"), rows)
 
 
-class _Memory:
+class Memory:
     """What a thread works in, and where it is, since asking numpy for that takes longer than a small layer."""
 
     def __init__(self, size: int) -> None:
-        self._bytes = np.empty(size, np.uint8)
-        self.address = self._bytes.ctypes.data
+        self.bytes = np.empty(size, np.uint8)
+        self.address = self.bytes.ctypes.data
 
 
 def _address(array: np.ndarray) -> int:
@@ -112,9 +112,9 @@ class Engine:
         # One for each output: they differ in where the result lies.
         self._structs = [net_struct(self._plan, result) for result in self._plan.results]
         self._memory_bytes = self._plan.memory_on(instruction_set)
-        self._memories: list[_Memory] = []
+        self._memories: list[Memory] = []
         self._lock = threading.Lock()
-        steps = _STEPS_AT_ONCE // (_NAIVE if instruction_set == "reference" else 1)
+        steps = STEPS_AT_ONCE // (_NAIVE if instruction_set == "reference" else 1)
         self._at_once = max(1, steps // limits.steps(net))
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
@@ -198,7 +198,7 @@ class Engine:
 
     def _run_part(self, images: np.ndarray, out: np.ndarray, struct: Net, integer: bool) -> None:
         with self._lock:
-            memory = self._memories.pop() if self._memories else _Memory(self._memory_bytes)
+            memory = self._memories.pop() if self._memories else Memory(self._memory_bytes)
         target = _address(out)
         scores, logits = (target, None) if integer else (None, target)
         net = ctypes.addressof(struct)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr.batchnorm import batchnorms_of
-from lehr.training.recipe import Distillation
+from lehr.training.objective import Distillation
 
 
 class Teacher:

@@ -21,7 +21,8 @@ from lehr.convert import Conversion
 from lehr.training import trust
 from lehr.training.model import Model
 from lehr.training.recipe import Recipe
-from lehr.training.recipes import CHOICES, RecipeError, content_of, free_text, parse, text_of
+from lehr.training.recipe_keys import CHOICES, free_text
+from lehr.training.recipes import RecipeError, content_of, parse, text_of
 
 
 def read_to_show(path: Path) -> tuple[Recipe, tuple[str, ...]]:
