@@ -45,6 +45,13 @@ class TryIt:
         self._wait(f"{self._answers}.length > {before}")
         return self._answer()
 
+    def click(self, sample: str) -> dict[str, Any]:
+        """Click a picture that the page offers; what the network says."""
+        before = self.browser.evaluate(f"{self._answers}.length")
+        self.browser.evaluate(f"{self._element}.querySelector('[title={sample}]').click()")
+        self._wait(f"{self._answers}.length > {before}")
+        return self._answer()
+
     def said(self) -> str:
         """The line above the bars."""
         return self.browser.evaluate(f"{self._element}.querySelector('.lehr-told').textContent")

@@ -155,7 +155,9 @@ def hook(name: str) -> types.ModuleType:
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look themselves up there
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "docs" / "hooks")  # as mkdocs does
+        spec.loader.exec_module(module)
     return module
 
 
@@ -308,8 +310,22 @@ def test_networks_of_the_zoo_answer_to_a_drawn_digit_and_a_dropped_picture(site,
     answer = TryIt(browser, "try-pictures").drop(tmp_path / "temple.png")
     pixels = np.array(photo).transpose(2, 0, 1)[None]
     assert answer["image"] == pixels.ravel().tolist()
-    assert answer["scores"] == zoo.networks()["cifar10-quick"].load().scores(pixels)[0].tolist()
+    net = zoo.networks()["cifar10-quick"].load()
+    assert answer["scores"] == net.scores(pixels)[0].tolist()
+    for name, drawing in hook("drawings").drawings().items():
+        answer = TryIt(browser, "try-pictures").click(name)
+        assert answer["label"] == name
+        assert answer["image"] == np.array(drawing).transpose(2, 0, 1).ravel().tolist()
     assert browser.problems == []
+
+
+def test_drawings_are_what_they_are_called_by_networks_of_the_zoo():
+    drawings = hook("drawings").drawings()
+    images = np.stack([np.array(drawing).transpose(2, 0, 1) for drawing in drawings.values()])
+    assert images.shape == (3, 3, 32, 32)
+    for name in ("cifar10-quick", "cifar10-flagship"):
+        net = zoo.networks()[name].load()
+        assert [net.classes[label] for label in net.predict(images)] == list(drawings)
 
 
 def test_the_site_says_what_is_missing_where_networks_cannot_be_compiled(tmp_path, monkeypatch):

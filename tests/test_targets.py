@@ -16,6 +16,7 @@ from lehr.deploy.pack import load
 from lehr.deploy.targets import DEVICES, TARGETS
 from test_write_c import make_net
 
+PAGE = Path(devices.__file__).parents[1] / "docs" / "devices.md"
 MOST_MORE = 1.02  # instructions, memory or flash, against devices.csv
 
 
@@ -45,6 +46,24 @@ def test_one_make_builds_it_and_runs_its_test_vector(target, tmp_path):
     assert int(stack[1]) <= numbers["STACK"]
     header = (tmp_path / "model.h").read_text()
     assert "depthwise: the weights are not in {-1, 0, 1};\n *         216 bytes of flash for its weights" in header
+
+
+def test_with_the_addresses_that_the_page_names_it_runs_on_an_stm32f4(tmp_path):
+    """In qemu, which has a board with the same processor family as the Nucleo of docs/devices.md."""
+    need("cortex-m4")
+    to_c(load(zoo.file_of("digits")), tmp_path, target="cortex-m4")
+    page, script = PAGE.read_text(), tmp_path / "memory.ld"
+    for memory in ("FLASH", "RAM"):
+        line = re.search(rf"`({memory} .*?)`", page)
+        assert line
+        text, found = re.subn(rf"{memory} .*", line[1], script.read_text())
+        assert found == 1
+        script.write_text(text)
+    board = ["RUN=qemu-system-arm -M netduinoplus2 -nographic -semihosting -kernel"]
+    done = subprocess.run(["make", *board], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ": 0 differ" in done.stdout + done.stderr
+    assert re.search(r"\.vectors +0x08000000", kept_part(tmp_path))
 
 
 @pytest.mark.parametrize("target", DEVICES)
@@ -92,7 +111,7 @@ def test_the_command_takes_the_same_targets():
 
 
 def test_the_page_of_devices_has_the_counted_numbers():
-    page = (Path(devices.__file__).parents[1] / "docs" / "devices.md").read_text()
+    page = PAGE.read_text()
     for target in devices.TARGETS:
         rows = [zoo.devices()[network, target] for network in ("digits", "cifar10-quick")]
         cells = [f"{int(row[name]):,}" for row in rows for name in ("instructions", "memory", "flash")]

@@ -42,7 +42,7 @@ def to_c(
     images: np.ndarray | torch.Tensor | None = None,
     target: str = "host",
 ) -> None:
-    """Write `net` as C into `directory`, where `make` builds it and `make check` runs its test vector.
+    """Write `net` as C into `directory`, where `make` builds it and runs its test vector.
 
     Args:
         net: the network

@@ -69,8 +69,7 @@ Besides, a run takes less than 4 KB of stack. It allocates nothing.
 
 ## On a computer
 
-    make                      # classify, test
-    make check                # {images} images against the reference scores, on every instruction set
+    make                      # builds it, and {images} images give the reference scores on every instruction set
     ./classify < image.raw    # the class and the scores of each image
 
 {_IN_A_PROGRAM}
@@ -95,10 +94,10 @@ It allocates nothing. model.h has these numbers, and names layers that could not
 target.mk names the compiler, the emulator and their Debian packages.
 
 {_IN_A_PROGRAM}
-Compile all .c files but test.c with the flags of the Makefile: `-DLEHR_DEVICE`, `-ffp-contract=off`, and
-`-ffunction-sections -Wl,--gc-sections`, which leave out what the network does not use. The tables are `const` and
-stay in flash, `memory` is the only RAM, nothing is prepared at start. The runtime needs memcpy and memset of the C
-library, and floating point only for the last scale and shift (`lehr_score` does without)."""
+Compile all .c files but test.c, and startup.c if there is one, with the flags of the Makefile: `-DLEHR_DEVICE`,
+`-ffp-contract=off`, and `-ffunction-sections -Wl,--gc-sections`, which leave out what the network does not use. The
+tables are `const` and stay in flash, `memory` is the only RAM, nothing is prepared at start. The runtime needs memcpy
+and memset of the C library, and floating point only for the last scale and shift (`lehr_score` does without)."""
 
 
 def _sensor(net: IntegerNet, memory: int, *, program: bool) -> Iterator[str]:

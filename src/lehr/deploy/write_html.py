@@ -41,16 +41,24 @@ def to_html(net: IntegerNet, path: str | Path, *, title: str = "A ternary networ
     Path(path).write_text(page, encoding="utf-8", newline="\n")
 
 
-def script_of(nets: dict[str, IntegerNet]) -> str:
-    """The script, a module, that fills the element of each id with its network."""
+def script_of(nets: dict[str, IntegerNet], samples: dict[str, dict[str, str]] | None = None) -> str:
+    """The script, a module, that fills the element of each id with its network.
+
+    Args:
+        nets: by the id of the element
+        samples: for some of these ids, addresses of pictures to click, by their names
+    """
     for net in nets.values():
         _check(net)
     files = {place: base64.b64encode(wasm_of(net)).decode() for place, net in nets.items()}
     source = "\n".join((BROWSER / name).read_text(encoding="utf-8") for name in ("model.mjs", "try.mjs"))
     return f"""
 {source}
-for (const [place, file] of Object.entries({json.dumps(files)}))
-  tryIt(document.getElementById(place), Uint8Array.from(atob(file), (letter) => letter.charCodeAt(0)).buffer);
+const samples = {json.dumps(samples or {})};
+for (const [place, file] of Object.entries({json.dumps(files)})) {{
+  const bytes = Uint8Array.from(atob(file), (letter) => letter.charCodeAt(0)).buffer;
+  tryIt(document.getElementById(place), bytes, samples[place]);
+}}
 """
 
 

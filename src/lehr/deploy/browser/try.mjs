@@ -1,11 +1,12 @@
-// Draw, drop or open a picture, and see what a network makes of it: `tryIt(place, bytes)` fills an element.
+// Draw, drop or open a picture, and see what a network makes of it: `tryIt(place, bytes, samples)` fills an element.
+// `samples`, perhaps none, are pictures to click: their addresses by their names.
 // Each answer is an event "classified" of that element, whose detail is the image and what model.mjs says of it.
 //
 // The picture on the canvas is a whole multiple of the network's size, and each pixel of the network is the mean of a
 // square of it, so a picture of exactly the network's size reaches the network unchanged.
 const AT_LEAST = 256; // pixels of the canvas
 
-export async function tryIt(place, bytes) {
+export async function tryIt(place, bytes, samples = {}) {
   const net = await load(bytes);
   const [channels, rows, columns] = net.shape;
   const grey = channels === 1;
@@ -23,6 +24,11 @@ export async function tryIt(place, bytes) {
   const open = make("button", { type: "button", textContent: "Open", title: "open a picture", onclick: () => file.click() });
   const clear = make("button", { type: "button", textContent: "Clear", onclick: () => wipe() });
   const fill = make("button", { type: "button", textContent: "Fill", title: "with the colour of the pen", onclick: () => wipe(colour.value) });
+  const shown = Object.entries(samples).map(([name, address]) => {
+    const picture = make("img", { src: address, alt: name, width: columns, height: rows });
+    const onclick = async () => show(await createImageBitmap(picture, { colorSpaceConversion: "none" }));
+    return make("button", { type: "button", title: name, onclick }, picture);
+  });
   const told = make("p", { className: "lehr-told", ariaLive: "polite" });
   const bars = net.classes.map((name) => {
     const bar = make("meter", { min: 0, max: 1 }), score = make("td");
@@ -32,7 +38,7 @@ export async function tryIt(place, bytes) {
   paper.tabIndex = 0;
   paper.setAttribute("aria-label", "draw here");
   place.replaceChildren(
-    make("div", { className: "lehr-left" }, paper, make("div", { className: "lehr-tools" }, clear, open, file, ...(grey ? [] : [fill, colour]), seen)),
+    make("div", { className: "lehr-left" }, paper, make("div", { className: "lehr-tools" }, clear, open, file, ...(grey ? [] : [fill, colour]), seen), ...(shown.length ? [make("div", { className: "lehr-tools lehr-samples" }, ...shown)] : [])),
     make("div", { className: "lehr-right" }, told, make("table", { className: "lehr-scores" }, make("tbody", {}, ...bars.map(({ row }) => row)))),
   );
 
