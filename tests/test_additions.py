@@ -139,9 +139,10 @@ def test_a_sum_of_branches_is_an_addition_of_integers():
         lambda: lehr.models.ResNet((3, 8, 8), depth=8, width=1 / 4, input_bits=8),
         lambda: lehr.models.ResNet((3, 8, 8), depth=20, width=1 / 4, input_bits=8),
         lambda: lehr.models.ResNet((3, 8, 8), depth=18, width=1 / 16, input_bits=8),
+        lambda: lehr.models.ResNet((3, 8, 8), depth=8, width=1 / 4, input_bits=8, shortcuts="sums"),
         lambda: lehr.models.MobileNetV2((3, 32, 32), classes=5, width=0.25, input_bits=8),
     ],
-    ids=["resnet-8", "resnet-20", "resnet-18", "mobilenet-v2"],
+    ids=["resnet-8", "resnet-20", "resnet-18", "resnet-8-sums", "mobilenet-v2"],
 )
 @pytest.mark.parametrize("activations", [hard(), "4bit"], ids=["ternary", "4bit"])
 def test_residual_networks_are_integers_but_for_their_logits(build, activations):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 
 from lehr.models import ResNet
+from lehr.models.resnet import Block, SumBlock
 from lehr.summary import summarize
 
 
@@ -45,6 +48,29 @@ def test_names_are_those_of_torchvision():
     assert {"conv1.weight", "bn1.bias", "layer2.0.downsample.0.weight", "layer3.0.conv2.weight", "fc.weight"} <= names
 
 
-def test_an_unknown_depth_is_refused():
+@pytest.mark.parametrize("activation", ["relu", "hardtanh"])
+def test_shortcuts_of_sums_carry_what_the_activations_cut(activation: Literal["relu", "hardtanh"]):
+    """With convolutions that give 0, a block of sums is the identity; one of levels cuts its input."""
+    x = torch.tensor([-3.0, -0.5, 0.5, 3.0]).reshape(1, 4, 1, 1)
+    kind = {"relu": torch.nn.ReLU, "hardtanh": torch.nn.Hardtanh}[activation]
+    for make, expected in ((SumBlock, x), (Block, kind()(x))):
+        block = make(4, 4, stride=1, activation=kind).eval()
+        for conv in (block.conv1, block.conv2):
+            torch.nn.init.zeros_(conv.weight)
+        assert torch.equal(block(x), expected)
+
+
+def test_shortcuts_of_sums_cost_nothing():
+    levels, sums = (ResNet(depth=8, shortcuts=kind) for kind in ("levels", "sums"))
+    assert levels.state_dict().keys() == sums.state_dict().keys()
+    image = pixels(1, 3, 32, 32)
+    assert summarize(levels, image).macs == summarize(sums, image).macs
+
+
+def test_unknown_settings_are_refused():
     with pytest.raises(ValueError, match="depth must be 8, 18, 20, got 50"):
         ResNet(depth=50)
+    with pytest.raises(ValueError, match="activation must be relu or hardtanh, got 'gelu'"):
+        ResNet(activation="gelu")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="shortcuts must be levels or sums, got 'none'"):
+        ResNet(shortcuts="none")  # pyright: ignore[reportArgumentType]

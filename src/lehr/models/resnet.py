@@ -14,6 +14,7 @@ torchvision's names. `quantize_` gives both sides of a sum one quantizer, so tha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -27,18 +28,18 @@ _STACKS = {8: ((16, 32, 64), 1), 18: ((64, 128, 256, 512), 2), 20: ((16, 32, 64)
 class Block(nn.Module):
     """Conv3x3, BatchNorm, ReLU, Conv3x3, BatchNorm; plus the input or Conv1x1 and BatchNorm of it; then ReLU."""
 
-    def __init__(self, before: int, after: int, stride: int) -> None:
+    def __init__(self, before: int, after: int, stride: int, activation: type[nn.Module] = nn.ReLU) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(before, after, kernel_size=3, stride=stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(after)
-        self.relu1 = nn.ReLU()
+        self.relu1 = activation()
         self.conv2 = nn.Conv2d(after, after, kernel_size=3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(after)
         self.downsample: nn.Module = nn.Identity()
         if stride != 1 or before != after:
             conv = nn.Conv2d(before, after, kernel_size=1, stride=stride, bias=False)
             self.downsample = nn.Sequential(conv, nn.BatchNorm2d(after))
-        self.relu2 = nn.ReLU()
+        self.relu2 = activation()
 
     def forward(
         self,
@@ -48,6 +49,23 @@ class Block(nn.Module):
         y = self.relu1(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
         return self.relu2(y + self.downsample(x))
+
+
+class SumBlock(Block):
+    """Activation, Conv3x3, BatchNorm, plus the input; then the same again. The input and the result are sums.
+
+    Where shapes change, the shortcut of the first convolution is Conv1x1 and BatchNorm of the activation.
+    """
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, before, height, width)
+    ) -> Tensor:
+        """Return (batch, after, height / stride, width / stride)."""
+        y = self.relu1(x)
+        shortcut = x if isinstance(self.downsample, nn.Identity) else self.downsample(y)
+        x = shortcut + self.bn1(self.conv1(y))
+        return x + self.bn2(self.conv2(self.relu2(x)))
 
 
 class ResNet(nn.Module):
@@ -71,6 +89,9 @@ class ResNet(nn.Module):
         mean: the mean of each channel of the images, as a share of 255.
         std: their standard deviation.
         input_bits: rounds the input to this many bits, so that the first layer can run as integers; null for floats.
+        activation: relu, or hardtanh, whose values end at -1 and 1 as ternary levels do.
+        shortcuts: of `levels`, around two convolutions, as He et al. have them; or of `sums`, around each convolution,
+            which carry the sum before its activation past the levels (Bi-Real Net, Liu et al., 2018).
     """
 
     def __init__(
@@ -83,24 +104,33 @@ class ResNet(nn.Module):
         mean: Sequence[float] = (0.4914, 0.4822, 0.4465),
         std: Sequence[float] = (0.2470, 0.2430, 0.2610),
         input_bits: int | None = None,
+        activation: Literal["relu", "hardtanh"] = "relu",
+        shortcuts: Literal["levels", "sums"] = "levels",
     ) -> None:
         super().__init__()
         if depth not in _STACKS:
             raise ValueError(f"depth must be {', '.join(map(str, _STACKS))}, got {depth}")
         if len(mean) != shape[0]:
             raise ValueError(f"images of {shape[0]} channels need as many means, got {tuple(mean)}")
+        if activation not in ("relu", "hardtanh"):
+            raise ValueError(f"activation must be relu or hardtanh, got {activation!r}")
+        if shortcuts not in ("levels", "sums"):
+            raise ValueError(f"shortcuts must be levels or sums, got {shortcuts!r}")
+        kind = nn.ReLU if activation == "relu" else nn.Hardtanh
+        self.shortcuts = shortcuts
         stacks, blocks = _STACKS[depth]
         channels = scaled(stacks[0], width)
         self.input = Input(mean, std, input_bits)
         self.conv1 = nn.Conv2d(shape[0], channels, kernel_size=3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
-        self.relu = nn.ReLU()
+        self.relu = kind()
         self.stacks = [f"layer{number}" for number in range(1, len(stacks) + 1)]
         for number, name in enumerate(self.stacks):
             layers = []
             for block in range(blocks):
                 after = scaled(stacks[number], width)
-                layers.append(Block(channels, after, stride=2 if number and not block else 1))
+                make = Block if shortcuts == "levels" else SumBlock
+                layers.append(make(channels, after, stride=2 if number and not block else 1, activation=kind))
                 channels = after
             self.add_module(name, nn.Sequential(*layers))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
@@ -120,7 +150,11 @@ class ResNet(nn.Module):
         x: Tensor,  # (batch, *shape), uint8
     ) -> Tensor:
         """Return scores, (batch, class)."""
-        x = self.relu(self.bn1(self.conv1(self.input(x))))
+        x = self.bn1(self.conv1(self.input(x)))
+        if self.shortcuts == "levels":
+            x = self.relu(x)
         for name in self.stacks:
             x = self.get_submodule(name)(x)
+        if self.shortcuts == "sums":
+            x = self.relu(x)
         return self.bn2(self.fc(self.avgpool(x).flatten(1)))
