@@ -265,7 +265,7 @@ def test_floats_that_reach_a_quantized_layer_are_warned_about_and_run() -> None:
     model, batch = nn.Sequential(linear(5, 3)).eval(), torch.randn(7, 5)
     with (
         pytest.warns(lehr.deploy.FloatWarning, match="all of this network runs in float"),
-        pytest.warns(lehr.deploy.FloatWarning, match="0: its input is float"),
+        pytest.warns(lehr.deploy.FloatWarning, match="0: its input is that of the network, in float"),
     ):
         net = freeze(model, batch)
     with torch.no_grad():
