@@ -101,9 +101,11 @@ def test_no_backend_knows_another_and_operations_know_nothing():
     assert {path.stem for path in DEPLOY if "layers" in files[path.stem]} == from_torch
 
 
-def test_files_named_on_the_page_exist():
-    names = re.findall(r"`([\w/]+\.(?:py|c|h))`", (ROOT / "docs" / "architecture.md").read_text())
-    paths = [f"/{path.relative_to(ROOT)}" for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.*")]
+@pytest.mark.parametrize("page", ["architecture", "paper", "extend", "methods", "devices"])
+def test_files_named_on_the_page_exist(page: str):
+    names = re.findall(r"`([\w/]+\.(?:py|c|h|inc))`", (ROOT / "docs" / f"{page}.md").read_text())
+    folders = ("src", "tests", "benchmarks", "examples")
+    paths = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.*")]
     assert {name for name in names if not any(path.endswith(f"/{name}") for path in paths)} == set()
 
 

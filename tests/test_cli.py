@@ -284,6 +284,16 @@ def test_data_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == expected
 
 
+def test_data_without_a_name_lists_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "--root", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["data", "set", "in", str(tmp_path)]
+    rows = dict(line.split(maxsplit=1) for line in lines[1:])
+    assert tuple(rows) == lehr.data.names()
+    assert rows["digits"] == "complete"
+    assert rows["mnist"] == "4 files are missing"
+
+
 @pytest.mark.filterwarnings("ignore:.* held out other validation images")
 def test_a_run_goes_to_a_folder_of_its_own_and_from_starts_with_another(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from lehr.calibration import calibrate_, inputs_of
 from lehr.calls import CALLS, Followed, OwnForward, QuantizedCalls, Redirected, Site, Split
 from lehr.decide import QUANTIZED, decide
-from lehr.decisions import Call, Change, Decision, Plan, Request, Scale, Skip
+from lehr.decisions import Change, ConversionPlan, Decision, FunctionCall, Request, Scale, Skip
 from lehr.dequantize import become_
 from lehr.nonlinear import ACTIVATIONS
 from lehr.observe import observe
@@ -181,7 +181,7 @@ def quantize_(
     return Conversion(tuple(d.change for d in plan.decisions), _weights(model), _macs(plan), tuple(notes))
 
 
-def _apply(model: nn.Module, plan: Plan) -> None:
+def _apply(model: nn.Module, plan: ConversionPlan) -> None:
     """Make of each module and call what was decided."""
     modules = dict(model.named_modules())
     for decision in plan.changed:
@@ -210,7 +210,7 @@ def _apply(model: nn.Module, plan: Plan) -> None:
             _take_slow_path(module)
 
 
-def _redirect_calls(modules: dict[str, nn.Module], plan: Plan) -> None:
+def _redirect_calls(modules: dict[str, nn.Module], plan: ConversionPlan) -> None:
     """Give the modules whose forwards make quantized calls their quantizers, and count calls there."""
     decided = {decision.call: decision for decision in plan.changed if decision.call is not None}
     owners = {call.owner for call in decided}
@@ -239,7 +239,7 @@ def _calls_for_itself(module: nn.Module, is_closed: bool) -> bool:
     return "forward" not in vars(module) and (is_whole(module) or is_closed or isinstance(module, _CLOSED))
 
 
-def _site(call: Call, decision: Decision | None) -> Site:
+def _site(call: FunctionCall, decision: Decision | None) -> Site:
     name, follows = (None, False) if decision is None else (call.name, decision.follows)
     return Site(call.use.name, name, follows, call.use.line)
 
@@ -254,7 +254,7 @@ def _take_slow_path(module: nn.TransformerEncoder | nn.TransformerEncoderLayer) 
         module.activation_relu_or_gelu = 0  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _check(model: nn.Module, plan: Plan, request: Request) -> None:
+def _check(model: nn.Module, plan: ConversionPlan, request: Request) -> None:
     """Raise ValueError if nothing is quantized; warn of activations that are not though they should be."""
     changes = [decision.change for decision in plan.decisions]
     if not plan.changed:
@@ -302,7 +302,7 @@ def _weights(model: nn.Module) -> tuple[int, int]:
     return sum(w.numel() for w in weights if any(w is q for q in quantized)), sum(w.numel() for w in weights)
 
 
-def _macs(plan: Plan) -> tuple[int, int] | None:
+def _macs(plan: ConversionPlan) -> tuple[int, int] | None:
     if not plan.seen.macs:
         return None
     quantized = sum(

@@ -18,7 +18,7 @@ from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from lehr.additions import ADDITION
 from lehr.calls import is_opened
-from lehr.decisions import Call, Calls, Change, Decision, Plan, Request, Scale, Skip
+from lehr.decisions import Calls, Change, ConversionPlan, Decision, FunctionCall, Request, Scale, Skip
 from lehr.layers import Conv1d, Conv2d, Conv3d, Linear, QuantizedWeight
 from lehr.nonlinear import KINDS, OUTPUTS, is_never_negative, name_of
 from lehr.precision import FEW_LEVELS, Rules, template_of, unsigned
@@ -41,10 +41,10 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm
 _REACH = 8.5  # what sums are made of lies within about +-8 until data say more: BatchNorm's results do
 
 
-def decide(model: nn.Module, seen: Observation, request: Request) -> Plan:
+def decide(model: nn.Module, seen: Observation, request: Request) -> ConversionPlan:
     """Decide what becomes of each module and call of the model, in its order; nothing is changed."""
     decider = _Decider(model, seen, request)
-    return Plan(tuple(decider.decisions()), decider.calls, seen)
+    return ConversionPlan(tuple(decider.decisions()), decider.calls, seen)
 
 
 class _Decider:
@@ -140,7 +140,7 @@ class _Decider:
         quantizer = self.fitted[id(weight)]
         return Decision(Change(path, was, was, len(quantizer.levels)), quantizer, module)
 
-    def _call(self, call: Call) -> Decision:
+    def _call(self, call: FunctionCall) -> Decision:
         if call.use.name == ADDITION:
             return self._sum(call)
         module = None if call.use.module is None else self.modules[call.use.module]
@@ -148,7 +148,13 @@ class _Decider:
         return self._activation(call.path, call.use.name, call.use.name, module, is_output, call)
 
     def _activation(
-        self, path: str, was: str, name: str | None, module: nn.Module | None, is_output: bool, call: Call | None = None
+        self,
+        path: str,
+        was: str,
+        name: str | None,
+        module: nn.Module | None,
+        is_output: bool,
+        call: FunctionCall | None = None,
     ) -> Decision:
         kind = type(module) if module is not None else KINDS[cast(str, name)]
         if not issubclass(kind, self.request.replace):
@@ -173,7 +179,7 @@ class _Decider:
         change = Change(path, was, f"{was} + {kind_now}" if follows else kind_now, len(quantizer.levels))
         return Decision(change, quantizer, module if call is None else None, call, follows)
 
-    def _sum(self, call: Call) -> Decision:
+    def _sum(self, call: FunctionCall) -> Decision:
         """Both sides of an addition get one quantizer; the bits of a rule for all of a module are not for its sums."""
         rule, template = self.rules.pattern_of(call.path), self.request.sums
         if rule == self.rules.pattern_of(*self.names[self.modules[call.owner]]) and rule is not None:
@@ -228,7 +234,7 @@ class _Decider:
         return bool(self.layers) and order.index(path) > order.index(self.layers[-1])
 
 
-def _kept(path: str, was: str, why: str, call: Call | None = None) -> Decision:
+def _kept(path: str, was: str, why: str, call: FunctionCall | None = None) -> Decision:
     return Decision(Change(path, was, "kept", None, why), call=call)
 
 

@@ -1,7 +1,7 @@
 """The words of a conversion: what is asked of it, which calls there are, and what is decided about each part.
 
-`quantize_` makes a `Request`, `decide` answers with a `Plan` of one `Decision` a part, and a `Change` is what a user
-reads of it.
+`quantize_` makes a `Request`, `decide` answers with a `ConversionPlan` of one `Decision` a part, and a `Change` is what
+a user reads of it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Change:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class FunctionCall:
     """A place in a module's forward where it calls a function, or uses an activation module that is used elsewhere too.
 
     Args:
@@ -62,7 +62,7 @@ class Decision:
     change: Change
     quantizer: AbstractQuantizer | None = None
     module: nn.Module | None = None
-    call: Call | None = None
+    call: FunctionCall | None = None
     follows: bool = False
     of_input: bool = False
 
@@ -94,7 +94,7 @@ class Calls:
         # A container calls what it contains, and would call the quantizers too.
         whole = {use.module for use in seen.uses if isinstance(modules[use.owner], nn.Sequential)}
         self.split = {path for path, used in places.items() if split and len(used) > 1 and path not in whole}
-        self.order: dict[str, dict[bool, list[Call]]] = {}
+        self.order: dict[str, dict[bool, list[FunctionCall]]] = {}
         self.own: set[str] = set()  # owners whose additions stay as they are
         self.unclear: dict[str, list[str]] = {}  # owners whose calls differ from run to run, and what they call
         for owner in dict.fromkeys(owner for runs in seen.runs.values() for owner in runs):
@@ -105,19 +105,19 @@ class Calls:
                 modes = self._without_additions(owner, modes)
             self._add(owner, modes)
 
-    def of(self, owner: str) -> list[Call]:
+    def of(self, owner: str) -> list[FunctionCall]:
         """The calls of one forward, each once."""
         order = self.order.get(owner, {})
         return list(dict.fromkeys(call for training in sorted(order) for call in order[training]))
 
-    def __iter__(self) -> Iterator[Call]:
+    def __iter__(self) -> Iterator[FunctionCall]:
         for owner in self.order:
             yield from self.of(owner)
 
     def _add(self, owner: str, modes: dict[bool, list[list[Use]]]) -> None:
-        calls: dict[object, Call] = {}
+        calls: dict[object, FunctionCall] = {}
         names: Counter[str] = Counter()
-        order: dict[bool, list[Call]] = {}
+        order: dict[bool, list[FunctionCall]] = {}
         for training in sorted(modes):
             runs = [[use for use in run if self._counts(use)] for run in modes[training]]
             keyed = [_keyed(run) for run in runs]
@@ -131,7 +131,7 @@ class Calls:
                     number, names[use.name] = names[use.name], names[use.name] + 1
                     name = f"{use.name}_{number}" if number else use.name
                     path = f"{owner}.{CALLS}.{name}" if owner else f"{CALLS}.{name}"
-                    calls[key] = Call(path, owner, name, use)
+                    calls[key] = FunctionCall(path, owner, name, use)
                 order.setdefault(training, []).append(calls[key])
         if calls:
             only = next(iter(order.values()))
@@ -164,7 +164,7 @@ def _keyed(run: list[Use]) -> dict[object, Use]:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class ConversionPlan:
     """All decisions, the calls they are about, and what was seen."""
 
     decisions: tuple[Decision, ...]

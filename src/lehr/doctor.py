@@ -209,17 +209,12 @@ def _data() -> Iterator[Finding]:
     if _version("scikit-learn") is None:  # one of the data sets is in it
         yield Finding("data", "not examined: scikit-learn is missing", "to use it: pip install 'lehr[train]'")
         return
-    from lehr.data.catalogue import SOURCES, folder
+    from lehr.data.catalogue import folder, states
 
     home = folder()
     yield Finding("data folder", f"{home}{'' if home.is_dir() else ', not made yet'}")
-    for name, source in SOURCES.items():
-        missing = source.missing(home)
-        if missing:
-            files = "a file is missing" if len(missing) == 1 else f"{len(missing)} files are missing"
-            yield Finding(f"data: {name}", files, f"to use it: lehr data {name}")
-        else:
-            yield Finding(f"data: {name}", "complete")
+    for name, state in states().items():
+        yield Finding(f"data: {name}", state, "" if state == "complete" else f"to use it: lehr data {name}")
 
 
 def _disk() -> Iterator[Finding]:

@@ -1,9 +1,9 @@
 """Compute the numbers of `expectation.py` and `multistep.py` faster; code that exists only for speed begins here.
 
 Each function equals a plain formula elsewhere up to rounding; `tests/test_fast.py` compares them, and
-`benchmarks/quantizer.py` and `benchmarks/step.py` measure the gain. It is used for eager tensors on a CPU; inside a
-compiled graph, a transform of `torch.func`, or on an accelerator the plain formulas run. Only this file makes that
-choice.
+`benchmarks/quantizer.py` and `benchmarks/step.py` measure the gain. Most of it is for eager tensors on a CPU
+(`is_readable`); searched staircases and `uniform_slope` serve compiled graphs and accelerators. `quick_form` in
+expectation.py chooses between these and the plain formulas.
 
     blockwise       apply all operations to one block after another, which stays in the processor's cache
     staircase       a multi-step function: a sum of comparisons, or a table for many levels

@@ -56,7 +56,7 @@ class AbstractQuantizer(nn.Module, abc.ABC):
         return self.step.codes(x if self.scale is None else x / self.scale)
 
     def unscaled(self, x: Tensor) -> Tensor:
-        """The quantized x without the scale, noise or none: each value is a level, with the gradient of `forward`."""
+        """The quantized x without the scale or noise: each value is a level, with the gradient of `forward`."""
         if isinstance(x, torch.fx.Proxy):
             return unscaled_node(self, x)
         levels = torch.tensor(self.levels, dtype=x.dtype, device=x.device)[self.codes(x).long()]
@@ -66,7 +66,7 @@ class AbstractQuantizer(nn.Module, abc.ABC):
         return levels
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """The step function goes where torch keeps versions: it is no tensor, and no key more."""
+        """Save the step function in the metadata: it is not a tensor, and adds no key."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if hasattr(destination, "_metadata"):
             destination._metadata[prefix[:-1]]["step"] = (self.step.thresholds, self.step.levels)
@@ -106,9 +106,9 @@ class Quantizer(AbstractQuantizer):
     double, where a rounded std could no longer be annealed in small steps, or no longer mean the window it stands for.
 
     Args:
-        step: an `Estimator`; or a multi-step function, ternary unless given, for the estimator that it makes with:
-        forward: the forward noise, the paper's uniform noise of std √3/6 unless given.
-        backward: the backward noise, likewise.
+        step: an `Estimator`; or a multi-step function (default ternary), which the next three complete.
+        forward: the forward noise; the paper's uniform noise of std √3/6 unless given.
+        backward: the backward noise; the paper's too, whatever `forward` is (`quantize` takes `forward` for both).
         mode: what becomes of the forward noise, see `Estimator`.
         scale: a number, or a tensor that broadcasts over the input, for one scale per channel.
     """

@@ -1,7 +1,7 @@
 """Annealing: the noise of every layer as a function of time (Algorithm 1, lines 2-5).
 
-A *schedule* gives each layer a *window*, the epochs during which its noise decays. A *law* falls from 1 to 0 in a
-window; a layer's noise is its initial noise times the law.
+A *schedule* gives each layer a *window*, the epochs during which its noise decays. A *law* falls in a window from 1 to
+its final value, 0 unless asked otherwise; a layer's noise is its initial noise times the law.
 
 >>> import torch, lehr
 >>> from lehr.annealing import Hierarchical

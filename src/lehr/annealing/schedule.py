@@ -133,7 +133,7 @@ class Hierarchical(Schedule):
     """One layer after the other, as in the paper: layer l over [d(l-1), dl], all shifted by `delay`."""
 
     def windows(self, layers: int) -> list[Window]:
-        """Return [d(l-1), dl] for each layer."""
+        """Return [d(l-1), dl] + delay for each layer."""
         edges = [self.delay + self.duration * layer for layer in range(layers + 1)]
         return [Window(start, end) for start, end in itertools.pairwise(edges)]
 
@@ -142,7 +142,7 @@ class LastFirst(Schedule):
     """The windows of `Hierarchical`, from the last layer to the first."""
 
     def windows(self, layers: int) -> list[Window]:
-        """Return [d(L-l), d(L-l+1)] for each layer."""
+        """Return [d(L-l), d(L-l+1)] + delay for each layer."""
         return Hierarchical(self.duration, self.delay).windows(layers)[::-1]
 
 
@@ -150,7 +150,7 @@ class SameStart(Schedule):
     """All layers begin together; layer l ends at dl."""
 
     def windows(self, layers: int) -> list[Window]:
-        """Return [0, dl] for each layer."""
+        """Return [0, dl] + delay for each layer."""
         return [Window(self.delay, window.end) for window in Hierarchical(self.duration, self.delay).windows(layers)]
 
 
@@ -158,7 +158,7 @@ class SameEnd(Schedule):
     """Layer l begins at d(l-1); all layers end together at dL."""
 
     def windows(self, layers: int) -> list[Window]:
-        """Return [d(l-1), dL] for each layer."""
+        """Return [d(l-1), dL] + delay for each layer."""
         windows = Hierarchical(self.duration, self.delay).windows(layers)
         return [Window(window.start, windows[-1].end) for window in windows]
 
@@ -167,5 +167,5 @@ class AllAtOnce(Schedule):
     """All layers decay together over [0, d]."""
 
     def windows(self, layers: int) -> list[Window]:
-        """Return [0, d] for each layer."""
+        """Return [0, d] + delay for each layer."""
         return [Window(self.delay, self.delay + self.duration)] * layers

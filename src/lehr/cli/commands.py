@@ -38,8 +38,8 @@ def recipes() -> None:
     print_methods({name: named(f"digits-{name}") for name in methods()}, bases())
 
 
-def data(name: str, *, root: Path | None = None) -> None:
-    """Fetch a data set, check it, and print where it is.
+def data(name: str | None = None, *, root: Path | None = None) -> None:
+    """Fetch a data set, check it, and print where it is; without a name, list the data sets.
 
     Args:
         name: the data set, such as cifar10.
@@ -49,6 +49,12 @@ def data(name: str, *, root: Path | None = None) -> None:
 
     from lehr.data import fetch, folder, load
 
+    if name is None:
+        from lehr.data.catalogue import states
+        from lehr.table import Table, show
+
+        show(Table(("data set", f"in {root or folder()}"), [*states(root).items()]))
+        return
     fetch(name, root)
     splits = load(name, root)
     place = "scikit-learn" if name == "digits" else str(root or folder())

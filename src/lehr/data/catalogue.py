@@ -65,6 +65,13 @@ def names() -> tuple[str, ...]:
     return tuple(SOURCES)
 
 
+def states(root: str | Path | None = None) -> dict[str, str]:
+    """Return for each data set "complete", or how many of its files are missing from the folder."""
+    missing = {name: len(source.missing(_root(root))) for name, source in SOURCES.items()}
+    words = {0: "complete", 1: "a file is missing"}
+    return {name: words.get(count, f"{count} files are missing") for name, count in missing.items()}
+
+
 def load(name: str, root: str | Path | None = None, *, seed: int = 0, validation: int | None = None) -> Splits:
     """Read a data set into memory and hold out some of its training images for validation.
 

@@ -117,15 +117,15 @@ def without_unused(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     """Reset the keys that the overrides made useless; raise ValueError for other keys that have no effect."""
     typed = {_with_underscores(word)[2:].partition("=")[0] for word in overrides if word.startswith("--")}
     for key, needed in recipe.unused.items():
-        room, _, name = key.partition(".")
-        settings = getattr(recipe, room)
+        group, _, name = key.partition(".")
+        settings = getattr(recipe, group)
         changed = getattr(settings, name) != getattr(type(settings)(), name)
-        switched = typed & {f"{room}.epochs", f"{room}.teacher"}
+        switched = typed & {f"{group}.epochs", f"{group}.teacher"}
         if key in typed or (changed and not switched):
             raise ValueError(f"{key} has no effect without {needed}: set that too, or leave {key} out")
         if changed:
             settings = dataclasses.replace(settings, **{name: getattr(type(settings)(), name)})
-            recipe = dataclasses.replace(recipe, **{room: settings})
+            recipe = dataclasses.replace(recipe, **{group: settings})
     return recipe
 
 
@@ -137,13 +137,13 @@ def spelled_out(overrides: Sequence[str], network: type[nn.Module]) -> list[str]
     return words
 
 
-def laid_over(content: dict[Any, Any], words: list[str]) -> list[str]:
-    """Lay the twin's optimizer and schedule over the recipe's, and return the other words.
+def apply_twin_keys_(content: dict[Any, Any], words: list[str]) -> list[str]:
+    """Set `--pretraining.optimizer.*` and `--pretraining.schedule.*` in `content`, in place; return the other words.
 
-    They are optional, and jsonargparse does not change optional values that are there.
+    Both are optional, and jsonargparse does not change optional values that are there.
 
     >>> content = {"pretraining": {"optimizer": {"name": "muon", "lr": 0.1}}}
-    >>> laid_over(content, ["--epochs", "3", "--pretraining.optimizer.lr", "0.2"]), content
+    >>> apply_twin_keys_(content, ["--epochs", "3", "--pretraining.optimizer.lr", "0.2"]), content
     (['--epochs', '3'], {'pretraining': {'optimizer': {'name': 'muon', 'lr': 0.2}}})
     """
     twin, rest = content.get("pretraining"), iter(words)

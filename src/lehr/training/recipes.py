@@ -34,8 +34,8 @@ from lehr.training.model import Model
 from lehr.training.recipe import Recipe
 from lehr.training.recipe_keys import (
     CHOICES,
+    apply_twin_keys_,
     free_text,
-    laid_over,
     parser_of_keys,
     spelled_out,
     split_network,
@@ -166,7 +166,7 @@ def parse(text: str, overrides: Sequence[str] | None, name: str) -> Recipe:
         raise RecipeError(f"recipe {name}: {trust.remedy(path)}")
     try:
         network, settings, words = split_network(content.pop("model", None), overrides or ())
-        words = laid_over(content, spelled_out(words, network))
+        words = apply_twin_keys_(content, spelled_out(words, network))
         parser = parser_of_keys(network)
         checked = yaml.safe_dump(content | {"model": settings})  # not `text`, which jsonargparse could read otherwise
         base = parser.parse_string(checked)

@@ -56,24 +56,24 @@ def train(recipe: Recipe, path: Path, *, splits: AnySplits | None = None, watch:
         splits = splits or load_data(recipe)
         images = check_images(splits)
         _check_settings(recipe, images)
-        network = _started(recipe, images, recipe.start, splits)
+        network = _built_and_calibrated(recipe, images, recipe.start, splits)
         fabric = fabric_of(recipe)
         with deterministic(recipe.deterministic), all_processes(fabric, path) as folder:
             if not recipe.twin_epochs:
-                training = _training(fabric, recipe, folder, network, splits, watch)
-                _create(folder, training, images)
+                training = _make_training(fabric, recipe, folder, network, splits, watch)
+                _create(folder, recipe, training, images)
                 return _run(training, folder)
             twin, twin_folder = build(recipe.twin, images), RunFolder(folder.twin)
             if recipe.distillation.by == "features" and recipe.distillation.epochs:
                 check_features(twin, network)
             with _training_the_twin(recipe, twin_folder.path):
-                training = _training(fabric, recipe.twin, twin_folder, twin, splits)
-                _create(folder, training, images, recipe)
-                _create(twin_folder, training, images)
+                training = _make_training(fabric, recipe.twin, twin_folder, twin, splits)
+                _create(folder, recipe, training, images)
+                _create(twin_folder, recipe.twin, training, images)
                 _run(training, twin_folder)
             if recipe.pretraining.epochs:  # built again; the first build found errors before hours of training
-                network = _started(recipe, images, twin_folder.path, splits)
-            return _run(_training(fabric, recipe, folder, network, splits, watch), folder)
+                network = _built_and_calibrated(recipe, images, twin_folder.path, splits)
+            return _run(_make_training(fabric, recipe, folder, network, splits, watch), folder)
 
 
 def resume(path: Path, *, splits: AnySplits | None = None, watch: Watch | None = None) -> Results | None:
@@ -121,14 +121,14 @@ def _continue(
                 twin.create(dump(recipe.twin), {**circumstances(recipe.twin), "images": images._asdict()})
             _continue(fabric, recipe.twin, twin, splits)
     start = twin.path if recipe.pretraining.epochs else recipe.start
-    network = _started(recipe, images, None if newest else start, splits)
-    training = _training(fabric, recipe, folder, network, splits, watch)
+    network = _built_and_calibrated(recipe, images, None if newest else start, splits)
+    training = _make_training(fabric, recipe, folder, network, splits, watch)
     if newest:
         training.load_state_dict(newest[1])
     return _run(training, folder)
 
 
-def _started(recipe: Recipe, images: InputFormat, start: Path | None, splits: AnySplits) -> nn.Module:
+def _built_and_calibrated(recipe: Recipe, images: InputFormat, start: Path | None, splits: AnySplits) -> nn.Module:
     """Build the network; fit the activations of one that starts from a full-precision run to training images."""
     network = build(recipe, images, start=start)
     count = recipe.pretraining.calibration
@@ -140,7 +140,7 @@ def _started(recipe: Recipe, images: InputFormat, start: Path | None, splits: An
     return network
 
 
-def _training(
+def _make_training(
     fabric: Fabric, recipe: Recipe, folder: RunFolder, network: nn.Module, splits: AnySplits, watch: Watch | None = None
 ) -> Training:
     """Return the training of a network; raise an error if its settings do not fit."""
@@ -148,9 +148,8 @@ def _training(
     return Training(fabric, recipe, network, splits, teacher=_teacher(recipe, network, folder, splits), watch=watch)
 
 
-def _create(folder: RunFolder, training: Training, images: InputFormat, recipe: Recipe | None = None) -> None:
-    """Create the folder of a new run once its settings are checked; `recipe` defaults to the training's."""
-    recipe = training.recipe if recipe is None else recipe
+def _create(folder: RunFolder, recipe: Recipe, training: Training, images: InputFormat) -> None:
+    """Create the folder of a new run, once a `Training` could be made of its settings or of its twin's."""
     if training.fabric.is_global_zero:
         folder.create(dump(recipe), {**circumstances(recipe), "images": images._asdict()})
 
