@@ -60,13 +60,13 @@ def accuracy(results: Results) -> str:
             f"{one['data']}, {one['network']}",
             *(one["float"], one["ternary"], one.get("mirrored", "")),
             *(f"{one['by']}, {one['training']}", one["time"]),
-            f"in the zoo: `{one['zoo']}`" if "zoo" in one else f"`{one['command']}`",
+            f"zoo: `{one['zoo']}`" if "zoo" in one else f"`{one['command'].removeprefix('lehr train ')}`",
             measured(one),
         ]
         for one in results["accuracy"]
     ]
     return table(
-        ["data, network", "float", "fully ternary", "mirrored", "training", "time", "command", "measured"], rows
+        ["data, network", "float", "fully ternary", "mirrored", "training", "time", "`lehr train`", "measured"], rows
     )
 
 
@@ -115,13 +115,12 @@ def small(results: Results) -> str:
             one["precision"],
             one["accuracy"],
             *(f"{one[key]:,}" if key in one else "" for key in ("bytes", "memory", "flash", "instructions")),
-            f"`{one['command']}`",
             f"{measured(one)}, {one['time']}",
         ]
         for one in results["small"]
     ]
     header = ["task, network", "precision", "accuracy", "bytes", "RAM", "flash", "instructions"]
-    return table([*header, "command", "measured, training time"], rows)
+    return table([*header, "measured, training time"], rows)
 
 
 def machines(results: Results) -> str:
