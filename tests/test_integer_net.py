@@ -292,3 +292,12 @@ def test_constants_cannot_be_changed_and_are_copies():
 def test_what_does_not_fit_is_refused_with_its_value(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("method", ["run", "scores", "trace"])
+def test_a_batch_of_another_type_or_shape_is_refused(method):
+    compute = getattr(net_of((1, 1, 2), Flatten("y", "x")), method)
+    with pytest.raises(TypeError, match=r"uint8 pixels, 0 to 255 and not normalised, got torch\.float32"):
+        compute(torch.zeros(1, 1, 1, 2))
+    with pytest.raises(ValueError, match=r"add a batch dimension"):
+        compute(torch.zeros(1, 1, 2, dtype=torch.uint8))

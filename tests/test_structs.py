@@ -57,8 +57,8 @@ def test_structs_and_constants_are_those_of_the_header(tmp_path):
         "LEHR_BLOCK": kernels.BLOCK,
         "LEHR_SHORT_PIXELS": kernels.SHORT_PIXELS,
         "LEHR_TILE_STEPS": kernels.TILE_STEPS,
-        "LEHR_TILE_SLACK": kernels.SLACK,
-        "LEHR_TILE_MOST": kernels.MOST_TRIT_SUM,
+        "LEHR_TILE_SLACK": kernels.TILE_SLACK,
+        "LEHR_TILE_MOST": kernels.TILE_MOST,
     }.items():
         expected[name] = value
         prints.append(f'printf("{name} %d\\n", {name});')

@@ -1,4 +1,6 @@
-"""Export the network of a run, or a packed one, as a packed file, ONNX or C, and compare all backends on images.
+"""Export the network of a run, or a packed one, in one of seven forms, and compare all backends on images.
+
+The forms: a packed file, ONNX, QONNX, ONNX for hls4ml, C, WebAssembly, and a page that runs it.
 
 A packed network needs the extra `deploy` alone; what trains, and reads data sets, is imported for a run.
 """

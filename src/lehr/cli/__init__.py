@@ -1,8 +1,9 @@
 """The command line: a word, and the function behind it.
 
     lehr demo | train RECIPE | evaluate RUN | recipes | data NAME | summary RUN | report RUN |
-         compare RUN... | compare --methods NAME... --dataset BASE | export RUN --to packed|onnx|qonnx|c|wasm|html |
-         predict FILE IMAGE... | bench FILE | zoo | approximate FORMULA | figures | doctor | completion SHELL
+         compare RUN... | compare --methods NAME... --dataset BASE |
+         export RUN --to packed|onnx|qonnx|hls4ml|c|wasm|html | predict FILE IMAGE... | bench FILE | zoo |
+         approximate FORMULA | figures | doctor | completion SHELL
 
 `main` runs one command. Wrong words end with one sentence on standard error and exit code 2, a failure while working
 with one sentence and exit code 1, a signal with 128 plus its number. Only a defect of lehr ends with a traceback.

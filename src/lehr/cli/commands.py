@@ -100,7 +100,7 @@ def export(
     opset: int | None = None,
     mirror: bool = False,
 ) -> None:
-    """Write a network as integers: a packed file, ONNX, QONNX, C, WebAssembly or a page; and verify that all agree.
+    """Write a network as integers: packed, ONNX, QONNX, hls4ml, C, WebAssembly or a page; and verify that all agree.
 
     Args:
         source: a run folder, a .lehr file, or the name of a network of the zoo.

@@ -68,7 +68,7 @@ def batch_norm(call: Call) -> Traced:
     """A product and a sum for each channel."""
     (x,), module = call.inputs, call.module
     assert isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.SyncBatchNorm)
-    return call.then(x, [fold.batch_norm(module, call.per_channel(x))])
+    return call.then(x, [fold.batch_norm_function(module, call.per_channel(x))])
 
 
 def clip(call: Call) -> Traced:
@@ -126,7 +126,7 @@ def multiply(call: Call) -> Traced:
     if len(inputs) == 2:  # a gate that is expanded to the size of the other, as gate.expand_as(x), need not be
         at = next((at for at, x in enumerate(inputs) if is_gate(call, x)), None)
         if at is not None:
-            inputs[at] = replace(inputs[at], rank=inputs[at].rank, move=None)
+            inputs[at] = replace(inputs[at], move=None)
     call = replace(call, inputs=tuple(settled(call.growing, x) for x in inputs))
     if len(inputs) != 2:
         return affine(call)

@@ -130,13 +130,11 @@ class Engine:
         """In another process it is built for that one."""
         return _compiled, (self.net, self.threads, self.instruction_set)
 
-    def __call__(self, images: Images) -> Any:
-        """The outputs, as `IntegerNet.run` gives them."""
-        return self._run(images, scores=False)
-
     def run(self, images: Images) -> Any:
         """The outputs, as `IntegerNet.run` gives them."""
         return self._run(images, scores=False)
+
+    __call__ = run
 
     def scores(self, images: Images) -> Any:
         """The integer scores, as `IntegerNet.scores` gives them."""

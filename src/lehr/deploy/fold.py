@@ -1,11 +1,14 @@
 """What torch does to an integer on its way to the next layer, and the integer thresholds that do the same.
 
+BatchNorm is folded here: `batch_norm_function` makes a `Function` of it, and `thresholds` makes integer thresholds of
+that, of all functions beside it and of the multi-step function that follows.
+
 Between a sum s and the next multi-step function σ the trained network scales, adds a bias, normalises and clips, per
-channel and in float32. Each of these is a `Function`, and all of them are monotone, rounding included. So σ(f(s)) is
-a step function of the integer s, and the place of each step is found by bisection *with the very operations torch
-performs*: t_k = ceil((θ_k - shift) / |scale|) of the textbook is right too, until float32 rounds a near tie the other
-way; these thresholds agree with torch at every integer. A channel whose f falls has direction -1, one that is constant
-is constant.
+channel and in float32. Each of these is a `Function`, monotone with its rounding; one that turns, such as SiLU, is
+split into two that are (`sides`). So σ(f(s)) is a step function of the integer s, and the place of each step is found
+by bisection *with the very operations torch performs*: t_k = ceil((θ_k - shift) / |scale|) of the textbook is right
+too, until float32 rounds a near tie the other way; these thresholds agree with torch at every integer. A channel whose
+f falls has direction -1; a constant channel has direction 1 and thresholds at an end of the range.
 
 >>> relu = Function(torch.relu, clip=(0.0, float("inf")))
 >>> double = Function(lambda x: 2 * x, affine=(torch.full((1,), 2.0).double(), torch.zeros(1).double()))
@@ -25,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# Floats are cut within these bounds: far beyond any activation, and BatchNorm of them does not overflow.
+# Floats are clamped to these bounds: far beyond any activation, and BatchNorm of them does not overflow.
 LARGEST_FLOAT = 2.0**100
 _LEAST_POWER = 2.0**-14  # of two units: the finer one times as much is the coarser one
 _ROUNDING = 2.0**-24  # half the distance of neighbouring float32, relative: what one rounding changes at most
@@ -82,7 +85,10 @@ class Function:
 
 
 def sides(functions: Sequence[Function]) -> tuple[tuple[Function, ...], tuple[Function, ...]] | None:
-    """Both sides of the function that turns: it is as at its turn on the other one. None if none of them turns."""
+    """Split the chain at its turning function into two monotone chains, each constant beyond the turn.
+
+    None if none turns.
+    """
     at = next((at for at, function in enumerate(functions) if function.turn is not None), None)
     if at is None:
         return None
@@ -149,7 +155,7 @@ def composed(functions: Sequence[Function], channels: int) -> tuple[Tensor, Tens
     return scale, shift
 
 
-def batch_norm(
+def batch_norm_function(
     module: nn.BatchNorm1d | nn.BatchNorm2d | nn.SyncBatchNorm, call: Callable[[Tensor], Tensor]
 ) -> Function:
     """A BatchNorm in eval mode, computed by `call`. Torch fuses its product and sum on some processors."""
@@ -177,7 +183,7 @@ def apply(functions: Sequence[Function], x: Tensor) -> Tensor:
 def thresholds(
     quantizer: Callable[[Tensor], Tensor],
     functions: Sequence[Function],
-    cuts: Tensor,  # (K, channel) or (K, 1), float64: the quantizer's values reach level k where they are >= cuts[k - 1]
+    midpoints: Tensor,  # (K, channel) or (K, 1), float64, of levels: level k is where the quantizer gives >= the k-th
     *,
     low: int | None,
     high: int | None,
@@ -200,21 +206,21 @@ def thresholds(
     direction = torch.where(end >= start, 1, -1)
 
     # The smallest signed = direction * key that reaches each level; one past the end if none does.
-    shape = (len(cuts), channels)
+    shape = (len(midpoints), channels)
     smallest = torch.where(direction > 0, first, -last).expand(shape).clone()
     largest = torch.where(direction > 0, last + 1, 1 - first).expand(shape).clone()
     ends = smallest.clone(), largest.clone()
     while bool((smallest < largest).any()):
         # Where a search is over, its middle may be one past the end; what it finds there changes nothing.
         middle = torch.minimum((smallest + largest) // 2, ends[1] - 1)
-        passed = reached(direction * middle) >= cuts
+        passed = reached(direction * middle) >= midpoints
         done = smallest >= largest
         largest = torch.where(passed & ~done, middle, largest)
         smallest = torch.where(passed | done, smallest, middle + 1)
     if not is_float:
         return smallest.T.contiguous().numpy(), direction.numpy()
-    cut = torch.where(smallest == ends[0], -torch.inf, torch.where(smallest == ends[1], torch.inf, _float(smallest)))
-    return cut.T.contiguous().numpy(), direction.numpy()
+    found = torch.where(smallest == ends[0], -torch.inf, torch.where(smallest == ends[1], torch.inf, _float(smallest)))
+    return found.T.contiguous().numpy(), direction.numpy()
 
 
 def near_ties(
@@ -226,7 +232,7 @@ def near_ties(
     low: int,
     high: int,
 ) -> int:
-    """The channels in which another processor's rounding could send an integer across a threshold.
+    """Return the number of channels in which another processor's rounding could send an integer across a threshold.
 
     Only the integers on both sides of a threshold can be so close to it.
     """

@@ -60,8 +60,8 @@ def freeze(
 ) -> IntegerNet:
     """The trained `model` as a network of integers.
 
-    The model is looked at in eval mode and left as it is. It must be free of noise. FreezeError says what cannot be
-    converted: the module's path, why, and what to do.
+    BatchNorm must be in eval mode: call model.eval() first. No noise may be left. The model is not changed. FreezeError
+    says what cannot be converted: the module's path, why, and what to do.
 
     Args:
         model: A network that begins with what makes integers of pixels or signals, such as `lehr.models.Input`.

@@ -193,11 +193,6 @@ class IntegerNet:
         """The value of the first output."""
         return self.values[self.outputs[0].value]
 
-    @property
-    def score_name(self) -> str:
-        """Name of what `scores` gives: the integers the first output's `Affine` reads, or else the output itself."""
-        return self.score_of(self.outputs[0])
-
     def score_of(self, output: Output) -> str:
         """The value whose integers an output is computed from: what its `Affine` reads, or else the output itself."""
         last = next(operation for operation in self.operations if operation.name == output.value)
@@ -230,7 +225,7 @@ class IntegerNet:
         Returns:
             The numbers of the classes; of an image file or a PIL image, the name of its class.
         """
-        if isinstance(images, np.ndarray):
+        if isinstance(images, np.ndarray):  # twice the same, for type checkers: `run` takes one of both, not either
             return self.classes_of(self.run(images))
         if isinstance(images, Tensor):
             return self.classes_of(self.run(images))
@@ -247,7 +242,8 @@ class IntegerNet:
         return logits.argmax(1)
 
     def trace(self, images: Tensor) -> dict[str, Tensor]:
-        """Every value by name for a uint8 batch, to look at or to compare with."""
+        """Every value by name for a batch of `input_dtype`, to look at or to compare with."""
+        check_batch(images, self.input_shape, self.input_dtype)
         values: dict[str, Tensor] = {}
         for operation in self.operations:
             inputs = [values[source] for source in operation.sources] or [self._placed(images)]

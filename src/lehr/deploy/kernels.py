@@ -38,13 +38,13 @@ VECTOR_BYTES = {"scalar": 8, "vector": 16, "avx2": 32, "avx512": 64}
 # Vectors that an entry of the ternary routine's tables has: PARTS of runtime/lanes.inc.
 PARTS = {"scalar": 1, "vector": 2, "avx2": 1, "avx512": 1}
 
-# Constants of runtime/lehr.h.
+# Constants of runtime/lehr.h, there LEHR_BITS_OUTPUTS and so on.
 BITS_OUTPUTS = 16
 BLOCK = small.BLOCK
 TILE_STEPS = 18
 SHORT_PIXELS = 64
-SLACK = 16
-MOST_TRIT_SUM = 1 << 25
+TILE_SLACK = 16
+TILE_MOST = 1 << 25
 
 _TRITS = {-1, 0, 1}
 # Making a table costs about as much as eight outputs' look-ups: with fewer outputs the direct routine wins.
@@ -104,10 +104,6 @@ def _is_ternary(weight: Weights | np.ndarray) -> bool:
     return isinstance(weight, Weights) and weight.is_integer and set(weight.levels) <= _TRITS
 
 
-def _is_trit(value: Value) -> bool:
-    return value.kind == "integer" and value.low >= -1 and value.high <= 1
-
-
 def routine_for(operation: Conv | Linear, source: Value, value: Value, instruction_set: str) -> tuple[Routine, str]:
     """The routine of a layer, and for the ones that multiply the reason.
 
@@ -122,13 +118,13 @@ def routine_for(operation: Conv | Linear, source: Value, value: Value, instructi
     if instruction_set == "small":
         return _small_routine(operation, source, value)
     if isinstance(operation, Linear):
-        trits = _is_ternary(operation.weight) and _is_trit(source)
+        trits = _is_ternary(operation.weight) and small.is_trit(source)
         return (Routine.BITS, "") if trits else (Routine.DIRECT, "weights or values are not in {-1, 0, 1}")
     out, channels, rows, columns = operation.shape
     shares_tables = out // operation.groups >= _FEWEST_OUTPUTS
     if instruction_set == "amx" and value.kind == "integer" and source.dtype == np.int8 and shares_tables:
-        few = value.low > -MOST_TRIT_SUM and value.high < MOST_TRIT_SUM
-        return Routine.TRITS if few and _is_ternary(operation.weight) else Routine.MATRIX, ""
+        fits = value.low > -TILE_MOST and value.high < TILE_MOST
+        return Routine.TRITS if fits and _is_ternary(operation.weight) else Routine.MATRIX, ""
     if source.kind == "float":
         return Routine.DIRECT, "its values are floats"
     if value.kind == "float":
@@ -139,9 +135,9 @@ def routine_for(operation: Conv | Linear, source: Value, value: Value, instructi
         return otherwise, "the weights are not in {-1, 0, 1}"
     if not shares_tables:
         return otherwise, f"fewer than {_FEWEST_OUTPUTS} outputs share a table"
-    if _is_trit(source) and triples_of(channels * rows * columns) <= _MOST_TRIPLES:
+    if small.is_trit(source) and triples_of(channels * rows * columns) <= _MOST_TRIPLES:
         return Routine.TERNARY, ""
-    if is_short and not _is_trit(source):
+    if is_short and not small.is_trit(source):
         return Routine.WIDE, ""
     return Routine.DIRECT, "its sums leave int16"
 
@@ -153,13 +149,13 @@ def _small_routine(operation: Conv | Linear, source: Value, value: Value) -> tup
     if source.kind == "float":
         return Routine.DIRECT, "its values are floats"
     if isinstance(operation, Linear):
-        if _is_trit(source) and source.size <= small.MOST_INPUTS:
+        if small.is_trit(source) and source.size <= small.MOST_INPUTS:
             return Routine.COUNTERS, ""
         routine = Routine.WIDE
     elif operation.shape[0] // operation.groups < _FEWEST_OUTPUTS:
         return Routine.DIRECT, f"fewer than {_FEWEST_OUTPUTS} outputs share a table"
     else:
-        routine = Routine.TERNARY if _is_trit(source) else Routine.WIDE
+        routine = Routine.TERNARY if small.is_trit(source) else Routine.WIDE
     if source.dtype.itemsize > 2:
         return Routine.DIRECT, "its values leave int16"
     why = small.why_not_tables(operation, routine, source, value, triples_of(taps_of(operation)))

@@ -149,21 +149,21 @@ def _quantized(call: Call, x: Traced, module: AbstractQuantizer, name: str) -> T
     if _changes_nothing(call, x, level):
         call.growing.taken.add(name)
         return x
-    cuts = (reached[1:] + reached[:-1]) / 2
+    midpoints = (reached[1:] + reached[:-1]) / 2
     sides = fold.sides(x.functions)
     if sides is None:
-        _cut(call, x, level, cuts, levels, name)
+        _emit_threshold(call, x, level, midpoints, levels, name)
     else:
-        _cut_sides(call, x, sides, level, cuts, levels, name)
+        _emit_sides(call, x, sides, level, midpoints, levels, name)
     scale = scale[0].double() * unit
     return Traced(name, x.rank, fold.scaled(scale, torch.zeros_like(scale)))
 
 
-def _cut(
+def _emit_threshold(
     call: Call,
     x: Traced,
     level: Callable[[Tensor], Tensor],
-    cuts: Tensor,  # (K, channel) or (K, 1): levels are reached from here on
+    midpoints: Tensor,  # (K, channel) or (K, 1), of levels times the scale
     levels: np.ndarray,  # K + 1
     name: str,
     *,
@@ -175,7 +175,7 @@ def _cut(
         thresholds, directions = fold.thresholds(
             level,
             x.functions,
-            cuts,
+            midpoints,
             low=value.low if value.kind == "integer" else None,
             high=value.high if value.kind == "integer" else None,
             channels=channels,
@@ -197,20 +197,20 @@ def _cut(
         thresholds, levels = thresholds[:, first:last], levels[first : last + 1]
     before = call.growing.made_by(x.name)
     read_by = _read_by(call, before) if isinstance(before, Take) else None
-    if isinstance(before, Take) and read_by is not None:  # cut first, where sums need not stay in memory
-        cut = call.growing.free_name(f"{name}.cut")
-        call.growing.emit(_step(cut, before.source, thresholds[read_by], directions[read_by], levels, value))
-        call.growing.emit(replace(before, name=name, source=cut))
+    if isinstance(before, Take) and read_by is not None:  # first, where sums need not stay in memory
+        before_move = call.growing.free_name(f"{name}.cut")
+        call.growing.emit(_step(before_move, before.source, thresholds[read_by], directions[read_by], levels, value))
+        call.growing.emit(replace(before, name=name, source=before_move))
     else:
         call.growing.emit(_step(name, x.name, thresholds, directions, levels, value))
 
 
-def _cut_sides(
+def _emit_sides(
     call: Call,
     x: Traced,
     sides: tuple[tuple[fold.Function, ...], ...],
     level: Callable[[Tensor], Tensor],
-    cuts: Tensor,
+    midpoints: Tensor,
     levels: np.ndarray,
     name: str,
 ) -> None:
@@ -221,7 +221,7 @@ def _cut_sides(
     at = next(at for at, function in enumerate(x.functions) if function.turn is not None)
     turn = x.functions[at].turn
     ends = torch.tensor([[turn], [-fold.LARGEST_FLOAT], [fold.LARGEST_FLOAT]]).expand(3, call.channels(x))
-    numbers = (level(fold.apply(x.functions[at:], ends)).double()[:, None] >= cuts).sum(1)  # of the levels there
+    numbers = (level(fold.apply(x.functions[at:], ends)).double()[:, None] >= midpoints).sum(1)  # of the levels there
     lowest = int(numbers[0, 0])
     if bool((numbers[0] != lowest).any()):
         raise call.error(
@@ -237,11 +237,11 @@ def _cut_sides(
         first = min(first, len(levels) - 2)
         part = name if suffix == "rising" and not parts else call.growing.free_name(f"{name}.{suffix}")
         offset = levels[lowest] if suffix == "falling" else 0
-        _cut(
+        _emit_threshold(
             call,
             replace(x, functions=functions),
             level,
-            cuts,
+            midpoints,
             levels - offset,
             part,
             within=(first, max(last, first + 1)),

@@ -89,9 +89,9 @@ def layer_of(operation: Operation, inputs: list[Value], value: Value, instructio
         case Table():
             return replace(layer, weights=operation.table.astype(value.dtype), groups=len(operation.table))
         case Round():
-            rows = max(len(operation.mean), len(operation.factor))
-            shift, scale = (np.broadcast_to(x, rows).copy() for x in (operation.mean, operation.factor))
-            return replace(layer, scale=scale, shift=shift, high=float(operation.limit), groups=rows)
+            groups = max(len(operation.mean), len(operation.factor))  # one for all channels, or one for each
+            shift, scale = (np.broadcast_to(x, groups).copy() for x in (operation.mean, operation.factor))
+            return replace(layer, scale=scale, shift=shift, high=float(operation.limit), groups=groups)
         case Conv():
             _, _, kernel_rows, kernel_columns = operation.shape
             return replace(
@@ -158,7 +158,7 @@ def absorb_threshold(layer: Layer, follower: Operation, value: Value) -> Layer |
         return None
     pools = layer.pool_rows * layer.pool_columns > 1
     if pools and isinstance(follower, Threshold) and not small.ascend(follower.levels):
-        return None  # small.c pools levels
+        return None  # small.c takes the maximum of levels, so they must rise
     if isinstance(follower, Threshold):
         fields = _steps(follower)
     else:

@@ -55,11 +55,8 @@ def is_gate(call: Call, x: Traced) -> bool:
     channels, *space = call.value(x).shape
     if x.move is None or space != [1, 1] or x.move.places.ndim != 3:
         return False
-    return (
-        bool((x.move.places == torch.arange(channels)[:, None, None]).all())
-        if len(x.move.places) == channels
-        else False
-    )
+    places = x.move.places
+    return len(places) == channels and bool((places == torch.arange(channels)[:, None, None]).all())
 
 
 def same(call: Call) -> Any:

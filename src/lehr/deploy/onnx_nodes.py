@@ -202,7 +202,7 @@ class Writer(ABC):
         return result, shape
 
     def _shaped(self, tensor: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-        """Flat, or with a row and a column, as is wanted."""
+        """Reshape to flat or to (channel, 1, 1)."""
         if len(shape) == len(wanted):
             return tensor
         if len(wanted) == 1:

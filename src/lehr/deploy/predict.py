@@ -23,8 +23,8 @@ def predict(
     """For each image: the class and its score, the next best class and its score; or why it could not be read.
 
     An .npy or .csv file may hold several examples, or a recording, which is cut into windows, one every `hop` samples;
-    each is told as FILE[number]. Of a network with one output the number is told instead of a class, of one with
-    several outputs the first is. With `mirror` the scores are the mean of those of the image and its mirror image.
+    each is named FILE[number]. A network with one number as its output gives that instead of a class; of several
+    outputs the first counts. With `mirror` the scores are the mean of those of the image and its mirror image.
 
     Runs in the compiled engine, or, where it cannot be built, in the reference run, with the same result.
     """
@@ -43,9 +43,9 @@ def predict(
         if mirror:
             outputs = (outputs + _first_output(net, run.run(np.ascontiguousarray(batch[..., ::-1])))) / 2
         for number, output in enumerate(outputs.reshape(len(batch), -1)):
-            told = path if len(batch) == 1 else Path(f"{path}[{number}]")
+            label = path if len(batch) == 1 else Path(f"{path}[{number}]")
             best, second = _two_best(output)
-            yield told, (_name(net, best), f"{output[best]:.4g}", _name(net, second), f"{output[second]:.4g}")
+            yield label, (_name(net, best), f"{output[best]:.4g}", _name(net, second), f"{output[second]:.4g}")
 
 
 @dataclass(frozen=True)

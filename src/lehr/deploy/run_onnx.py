@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -27,14 +28,16 @@ def onnx_session(net: IntegerNet, path: Path) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    for opset in _OPSETS:
+
+    def session(opset: int) -> Any:
         to_onnx(net, path, opset=opset)
-        try:
-            return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception:  # onnxruntime's own classes of errors are not public
-            if opset == _OPSETS[-1]:
-                raise
-    return None
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    *newer, oldest = _OPSETS
+    for opset in newer:
+        with contextlib.suppress(Exception):  # onnxruntime's own classes of errors are not public
+            return session(opset)
+    return session(oldest)
 
 
 def onnx_runner(net: IntegerNet) -> Callable[[Tensor], Any]:

@@ -13,7 +13,7 @@ from lehr.deploy.kernels import (
     BLOCK,
     PARTS,
     SHORT_PIXELS,
-    SLACK,
+    TILE_SLACK,
     TILE_STEPS,
     VECTOR_BYTES,
     built_for,
@@ -194,7 +194,7 @@ def _tiles(layer: Layer) -> tuple[Tiles, int]:
     offsets, size = _in_order(
         {
             "values": 0 if layer.source_interleaved else layer.channels * layer.rows * layer.columns,
-            "padded": (planes * plane + 16) * deep + SLACK,  # the last tile may reach 16 pixels further
+            "padded": (planes * plane + 16) * deep + TILE_SLACK,  # the last tile may reach 16 pixels further
             "panel": 0 if straight else tiles.pixels * taps + 64,
             "trits": TILE_STEPS * 2 * 1024 if layer.routine == Routine.TRITS else 0,
             "sums": tiles.pixels * 32 * 4,

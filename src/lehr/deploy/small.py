@@ -2,7 +2,7 @@
 
 packed   values in {-1, 0, 1} at two bits each, where all that read and write them can
 cuts     the thresholds of a layer with such a target: two numbers of 16 bits a channel, for biased sums
-strips   the padded source lines below a row of tiles, and what else lies in scratch
+strips   the padded source lines that the taps of a row of tiles read, and what else lies in scratch
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def bias_of(routine: Routine, value: Value, triples: int) -> int:
 def packed(layers: Iterable[Layer], inputs: Sequence[tuple[str, ...]], kept: set[str]) -> list[Layer]:
     """The layers, with the type of trits wherever a value can be packed; `kept` values stay as they are."""
     layers = list(layers)
-    trits = {layer.name for layer in layers if _is_trit(layer.value) and _writes_trits(layer)} - kept
+    trits = {layer.name for layer in layers if is_trit(layer.value) and _writes_trits(layer)} - kept
     for layer, sources in zip(layers, inputs, strict=True):
         if not (layer.routine in _READ_TRITS or (layer.routine == Routine.NAIVE and layer.operation in _ONE_BY_ONE)):
             trits.difference_update(sources)
@@ -77,7 +77,8 @@ def packed(layers: Iterable[Layer], inputs: Sequence[tuple[str, ...]], kept: set
     ]
 
 
-def _is_trit(value: Value) -> bool:
+def is_trit(value: Value) -> bool:
+    """Whether all its numbers are in {-1, 0, 1}."""
     return value.kind == "integer" and value.low >= -1 and value.high <= 1
 
 

@@ -59,10 +59,12 @@ class Walk:
         self._reached: set[fx.Node] = set()
         self._traced: dict[fx.Node, Traced | _Pixels] = {}
         self._tables: dict[_Pixels, Traced] = {}
+        self._find_reached()
+        self._find_pixels()
 
     def net(self, classes: tuple[str, ...], rounded: Sequence[str] = ()) -> IntegerNet:
         """Walk, and put the operations together."""
-        for error in self.refusals():  # before anything that only stands in an unlucky place
+        for error in self.refusals():  # report what can never be converted before errors that depend on position
             raise error
         outputs: tuple[Output, ...] = ()
         for node in self.graph.nodes:
@@ -113,8 +115,6 @@ class Walk:
 
     def refusals(self) -> list[FreezeError]:
         """What can never be converted, wherever it stands: an error for each, none raised."""
-        self._find_reached()
-        self._find_pixels()
         errors = []
         for node in self.graph.nodes:
             if node not in self._reached or node in self._traced or node.op == "output":
@@ -150,7 +150,7 @@ class Walk:
                     raise self._own_forward(node, module, kind)
                 return converter
         if any(self.graph.result(node) is self.graph.result(source) for source in self.sources(node)[:1]):
-            return Moving(lambda call: call.inputs[0])  # it gives back what it got, as what drops branches does
+            return Moving(lambda call: call.inputs[0])  # it gives back what it got, as DropPath in eval mode does
         if any(isinstance(self._traced.get(source), _Pixels) for source in self.sources(node)):
             raise self.graph.error(
                 node,

@@ -8,12 +8,18 @@ and adding. onnx_nodes.py writes what both have in common.
 
     operation      to_onnx                                           to_qonnx
     Table          Gather at pixel + 256 * channel                   the same
+    Floats         the input itself                                  the same
     Round          Sub, Mul, Add, Floor, Where, Min                  the same
     Conv, Linear   INT2, INT4 or INT8 weights, DequantizeLinear      float weights, Quant
     Threshold      GreaterOrEqual and Where, or a binary search      MultiThreshold
     Requantize     the same as a Threshold                           the same
+    MaxPool        MaxPool                                           the same
     SumPool        a convolution with ones                           the same
     Affine         Mul, Add                                          the same
+    Clip           Clip                                              the same
+    Add            Add, after Mul where a factor is not 1            the same
+    Multiply       Mul                                               the same
+    Flatten        Flatten                                           the same
     Concat         Concat                                            the same
     Take           Gather from the flat source                       the same
 

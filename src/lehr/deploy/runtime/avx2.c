@@ -1,5 +1,5 @@
 /* The routines on vectors of 32 bytes, made of the templates below; the innermost loop is ternary_block in ternary.inc.
- * Compile this file alone with -mavx2. */
+ * Compile this file alone with the flags in build.py. */
 #ifdef LEHR_HAVE_AVX2
 
 #include "lehr.h"

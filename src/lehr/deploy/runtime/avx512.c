@@ -1,4 +1,4 @@
-/* The routines on vectors of 64 bytes. Compile this file alone with -mavx512f -mavx512bw -mavx512vl. */
+/* The routines on vectors of 64 bytes. Compile this file alone with the flags in build.py. */
 #ifdef LEHR_HAVE_AVX512
 
 #include "lehr.h"

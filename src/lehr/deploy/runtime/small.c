@@ -1,10 +1,10 @@
 /* Routines for 32-bit microcontrollers: little memory, few registers, no vectors, perhaps no unaligned loads.
  *
  * Values in {-1, 0, 1} stay packed, two bits each (LEHR_TRIT). A convolution walks over its output in rows of tiles. For
- * each row of tiles it makes a strip: the source lines below it, padded, a line for each channel and row of the kernel and,
- * with a stride, for each residue of the columns; so all that a tap reads for a tile are neighbours in a line. For each tile
- * it makes tables of the sums of three taps, at most LEHR_BLOCK tables at a time, and each output looks up its triples of
- * weights in them. An entry is two words in all tables:
+ * each row of tiles it makes a strip: the source lines that its taps read, padded, a line for each channel and row of the
+ * kernel and, with a stride, for each residue of the columns; so all that a tap reads for a tile are neighbours in a line.
+ * For each tile it makes tables of the sums of three taps, at most LEHR_BLOCK tables at a time, and each output looks up
+ * its triples of weights in them. An entry is two words in all tables:
  *
  *     LEHR_TERNARY   a nibble a pixel: 8 columns of a row in the low nibbles, of the next row in the high ones
  *     LEHR_WIDE      16 bits a pixel: 4 columns of a row; a linear layer is the case of one column
