@@ -113,8 +113,8 @@ def run(routine, less, instruction_set):
             return layer
         if less == "scratch":
             return replace(layer, scratch=tuple(size - 64 for size in layer.scratch))
-        areas = tuple(replace(areas, **{less: getattr(areas, less) - 64}) for areas in layer.tables.areas)
-        return replace(layer, tables=replace(layer.tables, areas=areas))
+        areas = tuple(replace(areas, **{less: getattr(areas, less) - 64}) for areas in layer.planes.areas)
+        return replace(layer, planes=replace(layer.planes, areas=areas))
 
     plan.with_scratch = smaller
     rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lehr.deploy.plan import Plan, Result
-from lehr.deploy.structs import INSTRUCTION_SETS, Areas, Layer, Strips, Tables, Tiles
+from lehr.deploy.structs import INSTRUCTION_SETS, Areas, Layer, Planes, Strips, Tiles
 
 _PER_INSTRUCTION_SET = ctypes.c_int32 * len(INSTRUCTION_SETS)
 
@@ -26,8 +26,8 @@ class _Areas(ctypes.Structure):
     _fields_ = _fields(Areas, {})
 
 
-class _Tables(ctypes.Structure):
-    _fields_ = _fields(Tables, {"areas": _Areas * len(INSTRUCTION_SETS)})
+class _Planes(ctypes.Structure):
+    _fields_ = _fields(Planes, {"areas": _Areas * len(INSTRUCTION_SETS)})
 
 
 class _Tiles(ctypes.Structure):
@@ -47,7 +47,7 @@ class _Layer(ctypes.Structure):
                 ("weights", "thresholds", "directions", "levels", "multipliers", "offsets", "scale", "shift", "cuts"),
                 ctypes.c_void_p,
             ),
-            "tables": ctypes.POINTER(_Tables),
+            "planes": ctypes.POINTER(_Planes),
             "tiles": ctypes.POINTER(_Tiles),
             "strips": ctypes.POINTER(_Strips),
             "built_for": _PER_INSTRUCTION_SET,
@@ -75,7 +75,7 @@ class Net(ctypes.Structure):
 # The struct of each name in lehr.h.
 STRUCTS: dict[str, type[ctypes.Structure]] = {
     "lehr_areas": _Areas,
-    "lehr_tables": _Tables,
+    "lehr_planes": _Planes,
     "lehr_tiles": _Tiles,
     "lehr_strips": _Strips,
     "lehr_layer": _Layer,
@@ -98,15 +98,15 @@ def net_struct(plan: Plan, result: Result) -> Net:
     return net
 
 
-def _fill(struct: ctypes.Structure, source: Layer | Tables | Tiles | Strips | Areas) -> ctypes.Structure:
+def _fill(struct: ctypes.Structure, source: Layer | Planes | Tiles | Strips | Areas) -> ctypes.Structure:
     """Copy the fields of `source` that the struct has."""
     for name, *_ in struct._fields_:
         value = getattr(source, name)
         match value:
             case np.ndarray():
                 setattr(struct, name, value.ctypes.data)
-            case Tables():
-                setattr(struct, name, ctypes.pointer(_fill(_Tables(), value)))
+            case Planes():
+                setattr(struct, name, ctypes.pointer(_fill(_Planes(), value)))
             case Tiles():
                 setattr(struct, name, ctypes.pointer(_fill(_Tiles(), value)))
             case Strips():

@@ -180,7 +180,7 @@ def _multipliers(operation: Requantize) -> dict[str, object]:
     return {
         "multipliers": operation.multipliers,
         "offsets": operation.offsets,
-        "places": operation.shift,
+        "shift_bits": operation.shift,
         "low": float(operation.low),
         "high": float(operation.high),
     }

@@ -154,7 +154,9 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
 def _memory(layers: list[Layer], able: tuple[str, ...]) -> tuple[int, ...]:
     """Bytes of a run on each instruction set, 64 of them to align the rest; 0 where the network cannot run."""
     return tuple(
-        max(layer.free + align(layer.scratch[layer.built_for[index]]) for layer in layers) + 64 if name in able else 0
+        max(layer.scratch_at + align(layer.scratch[layer.built_for[index]]) for layer in layers) + 64
+        if name in able
+        else 0
         for index, name in enumerate(INSTRUCTION_SETS)
     )
 
@@ -223,4 +225,4 @@ def _bytes_of(layer: Layer) -> int:
 def _placed(layer: Layer, sources: tuple[str, ...], places: dict[str, int], ends: dict[str, int]) -> Layer:
     offsets = [places[name] for name in sources] or [IMAGE]
     name = layer.name
-    return replace(layer, source=offsets[0], second=offsets[-1], target=places[name], free=ends[name])
+    return replace(layer, source=offsets[0], second=offsets[-1], target=places[name], scratch_at=ends[name])

@@ -22,7 +22,7 @@ from lehr.deploy.kernels import (
     rounded_up,
     triples_of,
 )
-from lehr.deploy.structs import INSTRUCTION_SETS, Areas, InstructionSet, Kind, Layer, Routine, Tables, Tiles
+from lehr.deploy.structs import INSTRUCTION_SETS, Areas, InstructionSet, Kind, Layer, Planes, Routine, Tiles
 
 _BLOCK_PIXELS = 512  # pixels of a block of tiles, about: with fewer the weights are read and expanded too often,
 _PANEL_PIXELS = 64  # and with a panel more of them do not fit the second cache
@@ -60,10 +60,10 @@ def with_scratch(layer: Layer, instruction_set: str) -> Layer:
         case Routine.POOLS:  # a line of int32
             return replace(layer, scratch=(layer.columns * 4,) * len(INSTRUCTION_SETS))
         case Routine.TERNARY | Routine.WIDE | Routine.SHORT:
-            tables = _tables(layer)
-            laid = [_areas(layer, tables, name) for name in INSTRUCTION_SETS]
-            tables = replace(tables, areas=tuple(areas for areas, _ in laid))
-            return replace(layer, tables=tables, scratch=tuple(size for _, size in laid))
+            planes = _planes(layer)
+            laid = [_areas(layer, planes, name) for name in INSTRUCTION_SETS]
+            planes = replace(planes, areas=tuple(areas for areas, _ in laid))
+            return replace(layer, planes=planes, scratch=tuple(size for _, size in laid))
         case Routine.MATRIX | Routine.TRITS:
             tiles, size = _tiles(layer)
             return replace(layer, tiles=tiles, scratch=(size,) * len(INSTRUCTION_SETS))
@@ -87,7 +87,7 @@ def _channels_at_once(layer: Layer) -> int:
     return layer.channels // layer.groups if layer.routine == Routine.SHORT else layer.channels
 
 
-def _tables(layer: Layer) -> Tables:
+def _planes(layer: Layer) -> Planes:
     """The planes of a layer; runtime/planes.inc says what they are."""
     triples = _triples(layer)
     # the planes of a channel are shifts of that of the kernel's middle column, which is the padded source
@@ -106,7 +106,7 @@ def _tables(layer: Layer) -> Tables:
     rows = layer.out_rows // (2 if paired else 1) + reach // step
     residues = min(reach + 1, step)
     margin = layer.padding_columns if shifts else 0
-    return Tables(
+    return Planes(
         triples=triples,
         shifts=int(shifts),
         paired=int(paired),
@@ -119,7 +119,7 @@ def _tables(layer: Layer) -> Tables:
     )
 
 
-def _areas(layer: Layer, tables: Tables, instruction_set: str) -> tuple[Areas, int]:
+def _areas(layer: Layer, planes: Planes, instruction_set: str) -> tuple[Areas, int]:
     """Offsets in scratch and its size, for the vectors of an instruction set."""
     if instruction_set not in VECTOR_BYTES:
         return Areas(), 0
@@ -128,24 +128,24 @@ def _areas(layer: Layer, tables: Tables, instruction_set: str) -> tuple[Areas, i
     # bytes of an element of a plane; vectors of a triple's table entry and of an output's sums
     element, entry, accumulators = (1, parts, 4 * parts) if ternary else (2, 1, 2 * parts)
     mask = layer.columns * element + vector
-    keeps = (layer.pool_rows, layer.pool_columns) != (1, 1) and not tables.paired
-    segments = _segments(layer, tables, instruction_set)
+    keeps = (layer.pool_rows, layer.pool_columns) != (1, 1) and not planes.paired
+    segments = _segments(layer, planes, instruction_set)
     if segments:  # a plane is the padded channel; vectors reach some rows past it
         row = layer.columns + 2 * layer.padding_columns
         channel = (layer.rows + 2 * layer.padding_rows) * row
-        planes = channel * layer.channels + 2 * segments * row + vector
+        plane_bytes = channel * layer.channels + 2 * segments * row + vector
         channel += segments * row + 2 * vector
     else:
         reach = 4 * vector if looks_up else max(4 * vector, 2 * SHORT_PIXELS)  # what vectors read past the last plane
-        planes = tables.plane_size * tables.plane_count * element + reach
+        plane_bytes = planes.plane_size * planes.plane_count * element + reach
         # a channel with its padding and margins, a row more, which paired rows need, and what vectors reach past it
         channel = (layer.rows + 2 * layer.padding_rows + 1) * layer.columns + 2 * layer.padding_columns + 2 * vector
     offsets, size = _in_order(
         {
-            "planes": planes,
+            "planes": plane_bytes,
             "tables": (BLOCK // 2 if vector > 32 else BLOCK) * 27 * entry * vector if looks_up else 0,
             "sums": layer.out_channels // layer.groups * accumulators * vector if looks_up else 0,
-            "starts": tables.triples * 3 * 4,
+            "starts": planes.triples * 3 * 4,
             "kept": layer.out_channels * layer.out_rows * layer.out_columns * 2 if keeps else 0,
             "masks": 0 if segments else layer.kernel_columns * mask,
             "values": channel if ternary else _channels_at_once(layer) * layer.rows * layer.columns * 2,
@@ -154,9 +154,9 @@ def _areas(layer: Layer, tables: Tables, instruction_set: str) -> tuple[Areas, i
     return Areas(**offsets, mask=0 if segments else mask, segments=segments), size
 
 
-def _segments(layer: Layer, tables: Tables, instruction_set: str) -> int:
+def _segments(layer: Layer, planes: Planes, instruction_set: str) -> int:
     """Output rows that make a vector of a padded plane, see runtime/padded.inc; 0 where planes are others."""
-    if instruction_set != "avx2" or layer.routine != Routine.TERNARY or not tables.shifts:
+    if instruction_set != "avx2" or layer.routine != Routine.TERNARY or not planes.shifts:
         return 0
     return {32: 1, 16: 2, 8: 4}.get(layer.columns, 0)
 

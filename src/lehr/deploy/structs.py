@@ -1,7 +1,7 @@
 """The structs of runtime/lehr.h in Python, field by field.
 
 A `Layer` is `struct lehr_layer`: cpu.py hands it to the compiled runtime, write_c.py writes it down as constants.
-`Tables`, `Tiles` and `Strips` are what some routines need besides; scratch.py computes the sizes in all of them, and
+`Planes`, `Tiles` and `Strips` are what some routines need besides; scratch.py computes the sizes in all of them, and
 C trusts them.
 """
 
@@ -95,8 +95,8 @@ class Areas:
 
 
 @dataclass(frozen=True)
-class Tables:
-    """`struct lehr_tables`: the planes that TERNARY, WIDE and SHORT make of a source."""
+class Planes:
+    """`struct lehr_planes`: the planes that TERNARY, WIDE and SHORT make of a source."""
 
     triples: int
     shifts: int
@@ -164,7 +164,7 @@ class Layer:
     source: int = 0
     second: int = 0
     target: int = 0
-    free: int = 0
+    scratch_at: int = 0
     channels: int = 0
     rows: int = 0
     columns: int = 0
@@ -185,7 +185,7 @@ class Layer:
     source_interleaved: int = 0
     target_interleaved: int = 0
     steps: int = 0
-    places: int = 0
+    shift_bits: int = 0
     narrow: int = 0
     first_factor: int = 0
     second_factor: int = 0
@@ -201,7 +201,7 @@ class Layer:
     offsets: np.ndarray | None = None
     scale: np.ndarray | None = None
     shift: np.ndarray | None = None
-    tables: Tables | None = None
+    planes: Planes | None = None
     tiles: Tiles | None = None
     strips: Strips | None = None
     cuts: np.ndarray | None = None

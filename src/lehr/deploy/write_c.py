@@ -30,7 +30,7 @@ from lehr.deploy.inputs import check_batch
 from lehr.deploy.integer_net import IntegerNet, random_batch
 from lehr.deploy.operations import Round
 from lehr.deploy.plan import Plan, plan
-from lehr.deploy.structs import FIELDS, INSTRUCTION_SETS, Layer, Routine, Strips, Tables
+from lehr.deploy.structs import FIELDS, INSTRUCTION_SETS, Layer, Planes, Routine, Strips
 from lehr.deploy.targets import DEVICES, TARGETS, Target
 from lehr.deploy.write_c_readme import constant_bytes, is_signal, readme
 
@@ -196,7 +196,7 @@ def _model(net: IntegerNet, planned: Plan, device: Target | None) -> Iterator[st
                 if names[name, index] == f"{name}_{index}":
                     yield ""
                     yield from array(f"{name}_{index}", value)
-            elif isinstance(value, (Tables, Strips)):
+            elif isinstance(value, (Planes, Strips)):
                 yield ""
                 yield f"static const lehr_{name} {name}_{index} = {{"
                 yield from (f"    {line}," for line in initialisers(vars(value)))
@@ -277,7 +277,7 @@ def _constants(index: int, layer: Layer, names: dict[tuple[str, int], str]) -> d
         match value:
             case np.ndarray():
                 constants[name] = names[name, index]
-            case Tables() | Strips():
+            case Planes() | Strips():
                 constants[name] = f"&{name}_{index}"
             case None:
                 pass

@@ -8,10 +8,10 @@
 typedef uint16_t vector __attribute__((vector_size(32)));
 
 /* A row of 32 bytes, two of 16 or four of 8. */
-static inline __attribute__((always_inline)) vector load_rows(const uint8_t *from, int segments, size_t apart)
+static inline __attribute__((always_inline)) vector load_rows(const uint8_t *from, int segments, size_t row_bytes)
 {
-    const __m128i *const rows[4] = {(const void *)from, (const void *)(from + apart), (const void *)(from + 2 * apart),
-                                    (const void *)(from + 3 * apart)};
+    const __m128i *const rows[4] = {(const void *)from, (const void *)(from + row_bytes), (const void *)(from + 2 * row_bytes),
+                                    (const void *)(from + 3 * row_bytes)};
     if (segments == 1)
         return (vector)_mm256_loadu_si256((const __m256i *)rows[0]);
     if (segments == 2)

@@ -81,13 +81,13 @@ void lehr_run(const lehr_net *net, const void *image, void *memory, int instruct
         const int32_t built_for = layer->built_for[instruction_set];
         const void *source = layer->source == LEHR_IMAGE ? image : values + layer->source;
         (void)built_for; /* a device has one routine */
-        LEHR_ASSERT(layer->free % 64 == 0 && layer->free + layer->scratch[built_for] + 63 < net->memory[instruction_set]);
+        LEHR_ASSERT(layer->scratch_at % 64 == 0 && layer->scratch_at + layer->scratch[built_for] + 63 < net->memory[instruction_set]);
         if (layer->routine == LEHR_NAIVE) {
             const void *second = layer->second == LEHR_IMAGE ? NULL : values + layer->second;
             OPERATION(layer)(layer, source, second, values + layer->target);
         } else {
             LEHR_ASSERT(ROUTINE(layer, built_for) != NULL);
-            ROUTINE(layer, built_for)(layer, source, values + layer->target, values + layer->free);
+            ROUTINE(layer, built_for)(layer, source, values + layer->target, values + layer->scratch_at);
         }
     }
 }

@@ -41,7 +41,7 @@ enum lehr_operation {
     LEHR_CLIP,      /* min(max(source, low), high), in float */
     LEHR_COPY,      /* source */
     LEHR_ROUND,     /* floor((source - shift) * scale + 0.5) within -high..high; NaN gives -high */
-    LEHR_REQUANTIZE, /* (multiplier * source + offset * 2^(places - 20)) >> places, within low..high */
+    LEHR_REQUANTIZE, /* (multiplier * source + offset * 2^(shift_bits - 20)) >> shift_bits, within low..high */
     LEHR_MULTIPLY,  /* source * second; with several groups, second has one number for each channel */
     LEHR_TAKE,      /* source[offset of channel + of row + of column], low where one is -1; weights: these offsets, int32 */
     LEHR_OPERATIONS
@@ -107,7 +107,7 @@ typedef struct lehr_areas {
 } lehr_areas;
 
 /* What LEHR_TERNARY, LEHR_WIDE and LEHR_SHORT (of one group of channels) make of a layer's source: planes (see planes.inc). */
-typedef struct lehr_tables {
+typedef struct lehr_planes {
     int32_t triples;     /* weight triples of an output, an even number */
     int32_t shifts;      /* whether the planes of a channel are shifts of one another */
     int32_t paired;      /* whether a byte holds a pixel and the one below it, for a pool of 2 x 2 */
@@ -118,7 +118,7 @@ typedef struct lehr_tables {
     uint32_t plane_size; /* elements of a plane, with its margins */
     uint32_t plane_count;
     lehr_areas areas[LEHR_INSTRUCTION_SETS];
-} lehr_tables;
+} lehr_planes;
 
 /* What LEHR_MATRIX and LEHR_TRITS make of one group of a layer (see amx.c). */
 typedef struct lehr_tiles {
@@ -145,7 +145,7 @@ typedef struct lehr_layer {
     int32_t operation, routine;
     int32_t source_type, second_type, target_type;
     uint32_t source, second, target;             /* offsets in memory, in bytes; or LEHR_IMAGE */
-    uint32_t free;                               /* the offset behind all values that are needed still: scratch begins there */
+    uint32_t scratch_at;                         /* where scratch begins: the offset behind all values that are still needed */
     int32_t channels, rows, columns;             /* shape of the source */
     int32_t out_channels, out_rows, out_columns; /* shape of the sums, before pooling */
     int32_t kernel_rows, kernel_columns, stride_rows, stride_columns;
@@ -153,7 +153,7 @@ typedef struct lehr_layer {
     int32_t groups, pool_rows, pool_columns;
     int32_t source_interleaved, target_interleaved; /* (row, column, channel); only for matrix layers */
     int32_t steps; /* number of thresholds per channel; 0: the sums are the result, unless there are multipliers */
-    int32_t places; /* the shift after a multiplier */
+    int32_t shift_bits; /* how far a product with a multiplier is shifted right */
     int32_t narrow; /* whether products with multipliers, and offsets shifted, stay in int32 */
     int32_t first_factor, second_factor;
     int32_t words; /* of 32 inputs, for LEHR_BITS */
@@ -165,7 +165,7 @@ typedef struct lehr_layer {
     const int16_t *levels; /* steps + 1 */
     const int32_t *multipliers, *offsets; /* of each channel, where many even levels follow the sums */
     const float *scale, *shift;
-    const lehr_tables *tables;
+    const lehr_planes *planes;
     const lehr_tiles *tiles;
     const lehr_strips *strips;
     const uint16_t *cuts; /* (channel, 2), for small.c: biased sums from which on the trit is 0, and 1; turned round if sums fall */

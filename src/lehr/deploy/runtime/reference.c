@@ -173,7 +173,7 @@ void lehr_naive_requantize(const lehr_layer *layer, const void *source, const vo
     const size_t pixels = (size_t)layer->rows * (size_t)layer->columns;
     for (int32_t c = 0; c < layer->channels; c++)
         for (size_t i = (size_t)c * pixels; i < (size_t)(c + 1) * pixels; i++) {
-            const int64_t unit = (int64_t)1 << layer->places, part = unit >> LEHR_OFFSET_BITS;
+            const int64_t unit = (int64_t)1 << layer->shift_bits, part = unit >> LEHR_OFFSET_BITS;
             const int64_t value = lehr_load_int(layer->source_type, source, i);
             const int64_t sum = layer->multipliers[c] * value + layer->offsets[c] * part;
             int64_t level = sum / unit - (sum % unit < 0);

@@ -24,8 +24,8 @@ LEHR_DEFINE_CODE(lehr_code_float, float)
 /* The level of a sum where there are many even ones; the same as reference.c. */
 static inline int32_t lehr_requantized(const lehr_layer *layer, int32_t channel, int32_t sum)
 {
-    const int64_t offset = (int64_t)layer->offsets[channel] * ((int64_t)1 << (layer->places - LEHR_OFFSET_BITS));
-    const int64_t level = ((int64_t)layer->multipliers[channel] * sum + offset) >> layer->places;
+    const int64_t offset = (int64_t)layer->offsets[channel] * ((int64_t)1 << (layer->shift_bits - LEHR_OFFSET_BITS));
+    const int64_t level = ((int64_t)layer->multipliers[channel] * sum + offset) >> layer->shift_bits;
     const int64_t low = (int64_t)layer->low, high = (int64_t)layer->high;
     return (int32_t)(level < low ? low : level > high ? high : level);
 }
@@ -35,11 +35,11 @@ static inline int32_t lehr_requantized(const lehr_layer *layer, int32_t channel,
     static inline void NAME(const lehr_layer *layer, int32_t channel, const TYPE *restrict sums, int32_t n,          \
                             int8_t *restrict target)                                                                 \
     {                                                                                                                \
-        const int32_t multiplier = layer->multipliers[channel], places = layer->places;                              \
-        const int32_t offset = layer->offsets[channel] * ((int32_t)1 << (places - LEHR_OFFSET_BITS));                \
+        const int32_t multiplier = layer->multipliers[channel], bits = layer->shift_bits;                            \
+        const int32_t offset = layer->offsets[channel] * ((int32_t)1 << (bits - LEHR_OFFSET_BITS));                  \
         const int32_t low = (int32_t)layer->low, high = (int32_t)layer->high;                                        \
         for (int32_t i = 0; i < n; i++) {                                                                            \
-            const int32_t level = (multiplier * sums[i] + offset) >> places;                                         \
+            const int32_t level = (multiplier * sums[i] + offset) >> bits;                                           \
             const int32_t raised = level > low ? level : low;                                                        \
             target[i] = (int8_t)(raised < high ? raised : high);                                                     \
         }                                                                                                            \
@@ -56,7 +56,7 @@ static inline void lehr_requantize_bytes(const lehr_layer *layer, int32_t channe
         return;
     }
 #ifdef __AVX2__
-    const double unit = 1.0 / (double)((int64_t)1 << layer->places), part = 1.0 / (double)(1 << LEHR_OFFSET_BITS);
+    const double unit = 1.0 / (double)((int64_t)1 << layer->shift_bits), part = 1.0 / (double)(1 << LEHR_OFFSET_BITS);
     const double multiplier = layer->multipliers[channel] * unit, offset = layer->offsets[channel] * part;
     const double low = (double)layer->low, high = (double)layer->high;
     const int32_t lowest = (int32_t)layer->low;
