@@ -23,7 +23,7 @@ from torch import nn
 
 import frozen_networks as networks
 from frozen_networks import NETWORKS
-from lehr.deploy import BadFile, pack
+from lehr.deploy import BadFile, pack, unpack
 from lehr.deploy.card import Card
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.operations import (
@@ -404,3 +404,16 @@ def test_a_wrong_card_is_refused_in_one_sentence(text, message, tmp_path):
     (tmp_path / "net.lehr").write_bytes(with_card(text))
     with pytest.raises(BadFile, match=message):
         load(tmp_path / "net.lehr")
+
+
+def test_the_newest_version_is_that_of_an_operation():
+    assert set(pack.FIRST_VERSION) <= set(unpack.OPERATIONS.values())
+    assert max(pack.FIRST_VERSION.values()) == unpack.VERSION
+
+
+def test_a_field_without_a_reader_is_no_fault_of_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "net.lehr"
+    networks.frozen("vgg").save(path)
+    monkeypatch.delitem(unpack._READERS, "Pair")
+    with pytest.raises(NotImplementedError, match=r"Conv\.stride: add a reader for fields of type Pair to _READERS"):
+        load(path)

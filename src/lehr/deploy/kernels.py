@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from lehr.deploy import small
-from lehr.deploy.operations import Conv, Linear, Value, Weights
+from lehr.deploy.operations import Add, Conv, Linear, MaxPool, Operation, SumPool, Threshold, Value, Weights
 from lehr.deploy.structs import INSTRUCTION_SETS, Routine
 
 _WITH_WEIGHTS = (Routine.DIRECT, Routine.TERNARY, Routine.WIDE, Routine.SHORT, Routine.BITS)
@@ -104,19 +104,37 @@ def _is_ternary(weight: Weights | np.ndarray) -> bool:
     return isinstance(weight, Weights) and weight.is_integer and set(weight.levels) <= _TRITS
 
 
-def routine_for(operation: Conv | Linear, source: Value, value: Value, instruction_set: str) -> tuple[Routine, str]:
+def routine_for(operation: Operation, source: Value, value: Value, instruction_set: str) -> tuple[Routine, str]:
     """The routine of a layer, and for the ones that multiply the reason.
 
     Args:
         operation: the layer
-        source: what it reads
-        value: the sums it makes
+        source: what it reads; the first of several
+        value: what it makes, before anything is fused with it
         instruction_set: what its weights are laid out for
     """
     if instruction_set == "reference":
         return Routine.NAIVE, ""
+    if not isinstance(operation, Conv | Linear):
+        return _routine_without_weights(operation, value, instruction_set), ""
     if instruction_set == "small":
         return _small_routine(operation, source, value)
+    return _routine_with_weights(operation, source, value, instruction_set)
+
+
+def _routine_without_weights(operation: Operation, value: Value, instruction_set: str) -> Routine:
+    if isinstance(operation, Threshold):
+        return Routine.SEARCH
+    if isinstance(operation, Add) and value.kind == "integer":
+        return Routine.PLUS
+    if isinstance(operation, MaxPool | SumPool) and value.kind == "integer" and instruction_set != "small":
+        return Routine.POOLS
+    return Routine.NAIVE
+
+
+def _routine_with_weights(
+    operation: Conv | Linear, source: Value, value: Value, instruction_set: str
+) -> tuple[Routine, str]:
     if isinstance(operation, Linear):
         trits = _is_ternary(operation.weight) and small.is_trit(source)
         return (Routine.BITS, "") if trits else (Routine.DIRECT, "weights or values are not in {-1, 0, 1}")

@@ -32,7 +32,7 @@ from lehr.deploy.operations import (
     Threshold,
     Value,
 )
-from lehr.deploy.structs import Kind, Layer, Routine, Type
+from lehr.deploy.structs import Kind, Layer, Type
 
 TYPE_OF = {
     np.dtype(np.int8): Type.INT8,
@@ -66,10 +66,12 @@ def layer_of(operation: Operation, inputs: list[Value], value: Value, instructio
     if type(operation) not in _KIND_OF:
         raise TypeError(f"{operation.name}: the C runtime has no {type(operation).__name__}")
     (channels, rows, columns), out = inputs[0].shape, value.shape
+    routine, why = routine_for(operation, inputs[0], value, instruction_set)
     layer = Layer(
         operation.name,
         value,
         _KIND_OF[type(operation)],
+        routine,
         source_type=TYPE_OF[inputs[0].dtype],
         second_type=TYPE_OF[inputs[-1].dtype],
         target_type=TYPE_OF[value.dtype],
@@ -79,10 +81,10 @@ def layer_of(operation: Operation, inputs: list[Value], value: Value, instructio
         out_channels=out[0],
         out_rows=out[1],
         out_columns=out[2],
+        why=why,
     )
     if isinstance(operation, (Conv, Linear)):
-        routine, why = routine_for(operation, inputs[0], value, instruction_set)
-        layer = replace(layer, routine=routine, weights=weights_for(operation, routine, value), why=why)
+        layer = replace(layer, weights=weights_for(operation, routine, value))
         if instruction_set == "small":
             layer = replace(layer, bias=small.bias_of(routine, value, triples_of(taps_of(operation))))
     match operation:
@@ -107,10 +109,8 @@ def layer_of(operation: Operation, inputs: list[Value], value: Value, instructio
                 groups=operation.groups,
             )
         case MaxPool() | SumPool():
-            plain = instruction_set in ("reference", "small") or value.kind == "float"
             return replace(
                 layer,
-                routine=Routine.NAIVE if plain else Routine.POOLS,
                 kernel_rows=operation.kernel[0],
                 kernel_columns=operation.kernel[1],
                 stride_rows=operation.stride[0],
@@ -119,14 +119,11 @@ def layer_of(operation: Operation, inputs: list[Value], value: Value, instructio
                 padding_columns=operation.padding[1],
             )
         case Threshold():
-            routine = Routine.NAIVE if instruction_set == "reference" else Routine.SEARCH
-            return replace(layer, routine=routine, **_steps(operation))
+            return replace(layer, **_steps(operation))
         case Requantize():
             return replace(layer, **_multipliers(operation))
         case Add():
-            plain = instruction_set == "reference" or value.kind == "float"
-            factors = {"first_factor": operation.first_factor, "second_factor": operation.second_factor}
-            return replace(layer, routine=Routine.NAIVE if plain else Routine.PLUS, **factors)
+            return replace(layer, first_factor=operation.first_factor, second_factor=operation.second_factor)
         case Multiply():  # one group: a number for each place, else one for each channel
             return replace(layer, groups=1 if inputs[1].shape == inputs[0].shape else channels)
         case Affine():

@@ -36,10 +36,11 @@ from lehr.deploy.limits import Limits, check
 from lehr.deploy.operations import Add, Concat, Multiply, Operation, Requantize, Round, Table, Take, Weights
 from lehr.deploy.packed_codes import pack_codes
 from lehr.deploy.packed_files import file_of, is_name
-from lehr.deploy.unpack import VERSION, BadFile, card_of, unpacked
+from lehr.deploy.unpack import BadFile, card_of, unpacked
 from lehr.printable import printable
 
-_SINCE_VERSION_3 = (Requantize, Multiply, Concat, Take)
+# The first version of the format that has an operation; version 1 has the others. A new operation adds a row.
+FIRST_VERSION: dict[type[Operation], int] = {Round: 2, Requantize: 3, Multiply: 3, Concat: 3, Take: 3}
 _LIMITS = Limits()
 
 
@@ -125,14 +126,20 @@ def packed_bytes(net: IntegerNet) -> bytes:
         description["input_dtype"] = net.input_dtype
     if net.outputs != (flat_output(net.operations[-1].name, net.output),):
         description["outputs"] = [dataclasses.asdict(output) for output in net.outputs]
-    one_for_all = isinstance(net.operations[0], Table) and len(net.operations[0].table) < net.input.shape[0]
-    rounds = any(isinstance(operation, Round) for operation in net.operations)
-    if one_for_all or rounds or len(net.input_shape) < 3 or {"input_dtype", "outputs"} & set(description):
-        description["version"] = 2
-    if any(isinstance(operation, _SINCE_VERSION_3) or _has_factors(operation) for operation in net.operations):
-        description["version"] = VERSION
+    description["version"] = _version(net, description)
     told = json.dumps(description, separators=(",", ":"), allow_nan=False)
     return to_bytes(tensors, {"lehr": told, "card": net.card.to_json()})
+
+
+def _version(net: IntegerNet, description: dict[str, Any]) -> int:
+    """The oldest version that can hold the network: the highest that one of its parts needs."""
+    versions = [FIRST_VERSION.get(type(operation), 1) for operation in net.operations]
+    one_for_all = isinstance(net.operations[0], Table) and len(net.operations[0].table) < net.input.shape[0]
+    if one_for_all or len(net.input_shape) < 3 or {"input_dtype", "outputs"} & set(description):
+        versions.append(2)
+    if any(_has_factors(operation) for operation in net.operations):
+        versions.append(3)
+    return max(versions)
 
 
 def _has_factors(operation: Operation) -> bool:

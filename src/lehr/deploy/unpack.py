@@ -135,6 +135,11 @@ def _network(description: dict[str, Any], tensors: dict[str, np.ndarray], card: 
                 used.add(tensor_name)
             elif field.name in entry and str(field.type) in _READERS:
                 fields[field.name] = _READERS[str(field.type)](entry[field.name], place)
+            elif field.name in entry and "np.ndarray" not in str(field.type):
+                what = f"{kind.__name__}.{field.name}"
+                raise NotImplementedError(
+                    f"{what}: add a reader for fields of type {field.type} to _READERS of unpack.py"
+                )
             elif not (kind is Add and field.name.endswith("_factor")):
                 raise BadFile(f"{place}: missing")
         _check_keys(where, entry, {"operation"}, optional=set(fields))
