@@ -90,6 +90,7 @@ def test_no_backend_knows_another_and_operations_know_nothing():
         "trace",
         "conversion",
         "walk",
+        "quantizer_converter",
         "layer_converters",
         "move_converters",
         "pool_converters",

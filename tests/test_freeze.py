@@ -19,7 +19,7 @@ from lehr.deploy.conversion import Call
 from lehr.deploy.converters import CONVERTERS
 from lehr.deploy.fold import common_unit
 from lehr.deploy.freeze import freeze
-from lehr.deploy.growing import Traced
+from lehr.deploy.net_builder import Traced
 from lehr.deploy.verify import is_tie
 
 

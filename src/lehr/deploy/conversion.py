@@ -1,4 +1,4 @@
-"""What a converter takes and gives: a `Call` of the traced network, and a `Traced` (growing.py).
+"""What a converter takes and gives: a `Call` of the traced network, and a `Traced` (net_builder.py).
 
 A `Call` tells what torch calls with which `Traced` inputs. A converter emits operations, or adds functions that wait
 for the next thresholds, and returns the `Traced` of its result:
@@ -20,7 +20,7 @@ from torch import Tensor, fx, nn
 from lehr.deploy import fold
 from lehr.deploy.fold import Function
 from lehr.deploy.freeze_errors import FreezeError
-from lehr.deploy.growing import Growing, Traced
+from lehr.deploy.net_builder import NetBuilder, Traced
 from lehr.deploy.operations import Conv, Operation, Value, Weights, as_shape
 from lehr.deploy.trace import Graph
 
@@ -31,7 +31,7 @@ class Call:
 
     Args:
         graph: The traced network.
-        growing: The integer network so far.
+        net: The integer network so far.
         node: The call in the graph.
         module: The module that is called, or that does what the called function does; None for other functions.
         sources: The arguments, nodes of the graph, that are computed from the network's input.
@@ -39,7 +39,7 @@ class Call:
     """
 
     graph: Graph
-    growing: Growing
+    net: NetBuilder
     node: fx.Node
     module: nn.Module | None
     sources: tuple[fx.Node, ...]
@@ -84,7 +84,7 @@ class Call:
 
     def value(self, x: Traced) -> Value:
         """Shape, kind and range of the value that `x` is a function of."""
-        return self.growing.values[x.name]
+        return self.net.values[x.name]
 
     def channels(self, x: Traced) -> int:
         """Channels of a tensor."""
@@ -92,7 +92,7 @@ class Call:
 
     def name(self, suffix: str = "") -> str:
         """A name for an operation that stands for this call."""
-        return self.growing.free_name(self.path + (f".{suffix}" if suffix else ""))
+        return self.net.free_name(self.path + (f".{suffix}" if suffix else ""))
 
     def emit(self, operation: Operation, *, is_last: bool = True) -> None:
         """Append an operation; the last one of a call has a result of the shape that torch's has.
@@ -100,7 +100,7 @@ class Call:
         FreezeError if its sums could leave int32, or its shape is another.
         """
         try:
-            value = self.growing.emit(operation)
+            value = self.net.emit(operation)
         except ValueError as error:
             raise self.error(
                 "sums beyond int32",
@@ -120,21 +120,21 @@ class Call:
 
     def as_float(self, x: Traced) -> Traced:
         """The tensor itself, as floats: all its functions become operations."""
-        return self.growing.as_float(x)
+        return self.net.as_float(x)
 
     def times(self, x: Traced, factors: Tensor) -> Traced:
         """The same tensor as functions of integers multiplied per channel; the factors are +-1 to 127."""
         if bool((factors == 1).all()):
             return x
         name = self.name("times")
-        self.growing.emit(Conv(name, x.name, Weights.of(factors.numpy().reshape(-1, 1, 1, 1)), groups=len(factors)))
+        self.net.emit(Conv(name, x.name, Weights.of(factors.numpy().reshape(-1, 1, 1, 1)), groups=len(factors)))
         undo = 1 / factors.double()
         return replace(x, name=name, functions=(*fold.scaled(undo, torch.zeros_like(undo)), *x.functions))
 
     def note(self, why: str) -> None:
         """Remember that torch's result here depends on how its sums are rounded."""
-        if f"{self.path}: {why}" not in self.growing.rounded:
-            self.growing.rounded.append(f"{self.path}: {why}")
+        if f"{self.path}: {why}" not in self.net.rounded:
+            self.net.rounded.append(f"{self.path}: {why}")
 
     def error(self, title: str, why: str, advice: str) -> FreezeError:
         """The error to raise about this call; docs/troubleshooting.md explains each title."""

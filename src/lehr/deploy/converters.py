@@ -39,12 +39,13 @@ from torch.nn import functional as F
 from lehr.deploy import fold
 from lehr.deploy.conversion import AsModule, Call, Converter, Moving, Refusal
 from lehr.deploy.fold import Function
-from lehr.deploy.growing import Traced
-from lehr.deploy.layer_converters import layer, quantizer, transposed
+from lehr.deploy.layer_converters import layer, transposed
 from lehr.deploy.move_converters import is_gate, item, join, move, same
 from lehr.deploy.moves import settled
+from lehr.deploy.net_builder import Traced
 from lehr.deploy.operations import Add, Multiply, Round
 from lehr.deploy.pool_converters import average_pool, largest, max_pool, mean
+from lehr.deploy.quantizer_converter import quantizer
 from lehr.layers import Conv1d, Conv2d, Linear
 from lehr.models.signal_input import SignalInput
 from lehr.quantizer import AbstractQuantizer
@@ -127,7 +128,7 @@ def multiply(call: Call) -> Traced:
         at = next((at for at, x in enumerate(inputs) if is_gate(call, x)), None)
         if at is not None:
             inputs[at] = replace(inputs[at], move=None)
-    call = replace(call, inputs=tuple(settled(call.growing, x) for x in inputs))
+    call = replace(call, inputs=tuple(settled(call.net, x) for x in inputs))
     if len(inputs) != 2:
         return affine(call)
     a, b = call.inputs

@@ -14,8 +14,8 @@ from torch import Tensor, fx
 
 from lehr.deploy import fold
 from lehr.deploy.conversion import Call
-from lehr.deploy.growing import Move, Traced
 from lehr.deploy.moves import NoMove, after, identity, moved, settled
+from lehr.deploy.net_builder import Move, Traced
 from lehr.deploy.operations import Concat, Flatten
 
 
@@ -79,7 +79,7 @@ def join(call: Call) -> Traced:
             )
         found: Any = of[node]
         parts += found if isinstance(found, tuple) else [found]
-    parts = [settled(call.growing, x) for x in parts]
+    parts = [settled(call.net, x) for x in parts]
     is_stack = call.graph.called(call.node) is torch.stack
     dim = call.argument(1, "dim", "axis") or 0
     dim %= parts[0].rank + is_stack
@@ -101,7 +101,7 @@ def _moved(call: Call, x: Traced, found: Move) -> Traced:
         return replace(x, move=found)
     both = after(x.move, found)
     if both is None:  # two paddings with different numbers
-        return replace(settled(call.growing, x), move=found)
+        return replace(settled(call.net, x), move=found)
     return replace(x, move=both)
 
 
@@ -117,7 +117,7 @@ def _flat(call: Call, x: Traced) -> Traced:
     if pixels == 1:
         return x
     name = call.name("flat")
-    call.growing.emit(Flatten(name, x.name))
+    call.net.emit(Flatten(name, x.name))
     channels = torch.arange(value.shape[0]).repeat_interleave(pixels)
     return Traced(name, 2, tuple(function.taken(channels) for function in x.functions), x.rounded)
 

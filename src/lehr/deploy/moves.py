@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lehr.deploy import fold
 from lehr.deploy.freeze_errors import FreezeError
-from lehr.deploy.growing import Growing, Move, Traced
+from lehr.deploy.net_builder import Move, NetBuilder, Traced
 from lehr.deploy.operations import Flatten, Take, Value, as_shape
 
 _LARGEST_FILL = 2**15 - 1
@@ -85,12 +85,12 @@ def after(first: Move, second: Move) -> Move | None:
     return Move(torch.where(second.places < 0, -1, taken), filled[0] if filled else 0.0, second.path)
 
 
-def settled(growing: Growing, x: Traced) -> Traced:
+def settled(net: NetBuilder, x: Traced) -> Traced:
     """The tensor with its moves made: an operation if they move anything."""
     move = x.move
     if move is None:
         return x
-    shape, value = move.places.shape, growing.values[x.name]
+    shape, value = move.places.shape, net.values[x.name]
     if len(shape) > 3:
         raise FreezeError(
             "dimensions rearranged",
@@ -103,11 +103,11 @@ def settled(growing: Growing, x: Traced) -> Traced:
     stays = bool((places.flatten() == torch.arange(value.size)).all()) if places.numel() == value.size else False
     if stays and target == value.shape:
         return x
-    x = _with_functions_of(growing, x, places, move)
-    value = growing.values[x.name]
-    name = growing.free_name(move.path)
+    x = _with_functions_of(net, x, places, move)
+    value = net.values[x.name]
+    name = net.free_name(move.path)
     if stays and target == (value.size, 1, 1):
-        growing.emit(Flatten(name, x.name))
+        net.emit(Flatten(name, x.name))
     else:
         offsets = separated(places)
         if offsets is None:
@@ -116,7 +116,7 @@ def settled(growing: Growing, x: Traced) -> Traced:
                 f"{move.path}: what it takes from {value.shape} are no whole channels, rows or columns; move "
                 "these as a whole",
             )
-        growing.emit(Take(name, x.name, *offsets, fill=_fill(x, move, value)))
+        net.emit(Take(name, x.name, *offsets, fill=_fill(x, move, value)))
     return replace(x, name=name, functions=_taken(x, places, value))
 
 
@@ -170,14 +170,14 @@ def _taken(x: Traced, places: Tensor, value: Value) -> tuple[fold.Function, ...]
     return tuple(function.taken(channels) for function in x.functions)
 
 
-def _with_functions_of(growing: Growing, x: Traced, places: Tensor, move: Move) -> Traced:
+def _with_functions_of(net: NetBuilder, x: Traced, places: Tensor, move: Move) -> Traced:
     """The tensor such that its functions can follow the move; as floats where they cannot."""
-    value = growing.values[x.name]
+    value = net.values[x.name]
     _, alone = _source_channels(places, value)
     fits = alone or all(function.is_uniform for function in x.functions)
     if bool((places < 0).any()):
         fits = fits and _integer_fill(x, move, value) is not None
-    return x if fits or not x.functions else replace(growing.as_float(x), rank=x.rank)
+    return x if fits or not x.functions else replace(net.as_float(x), rank=x.rank)
 
 
 def _integer_fill(x: Traced, move: Move, value: Value) -> int | None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from lehr.deploy import fold
 from lehr.deploy.conversion import Call
-from lehr.deploy.growing import Traced
+from lehr.deploy.net_builder import Traced
 from lehr.deploy.operations import MaxPool, Pair, SumPool, Take, as_shape
 from lehr.deploy.trace import pair
 
@@ -58,7 +58,7 @@ def _reaching(call: Call, x: Traced, kernel: Pair, stride: Pair, padding: Pair) 
         np.minimum(np.arange(size + max(0, more)), size - 1) for size, more in zip(sizes, missing, strict=True)
     )
     name = call.name("edge")
-    call.growing.emit(Take(name, x.name, np.arange(channels) * sizes[0] * sizes[1], rows * sizes[1], columns))
+    call.net.emit(Take(name, x.name, np.arange(channels) * sizes[0] * sizes[1], rows * sizes[1], columns))
     return replace(x, name=name)
 
 

@@ -16,10 +16,10 @@ from torch import Tensor, fx, nn
 from lehr.deploy import fold
 from lehr.deploy.conversion import Call, Converter, Moving, Refusal
 from lehr.deploy.freeze_errors import FreezeError
-from lehr.deploy.growing import Growing, Traced
 from lehr.deploy.inputs import InputType, input_value
 from lehr.deploy.integer_net import IntegerNet, Output
 from lehr.deploy.moves import settled
+from lehr.deploy.net_builder import NetBuilder, Traced
 from lehr.deploy.operations import Floats, Operation, Table
 from lehr.deploy.trace import LAYERS, Graph, table
 from lehr.layers import QuantizedWeight
@@ -55,7 +55,7 @@ class Walk:
         self.graph = graph
         self.example = example
         self.converters = converters
-        self.growing = Growing()
+        self.builder = NetBuilder()
         self._reached: set[fx.Node] = set()
         self._traced: dict[fx.Node, Traced | _Pixels] = {}
         self._tables: dict[_Pixels, Traced] = {}
@@ -75,11 +75,11 @@ class Walk:
                 converter = self._converter(node)
                 inputs = tuple(self._tabulated(source, node) for source in sources)
                 if not isinstance(converter, Moving):
-                    inputs = tuple(settled(self.growing, x) for x in inputs)
-                call = Call(self.graph, self.growing, node, self.graph.module(node), sources, inputs)
+                    inputs = tuple(settled(self.builder, x) for x in inputs)
+                call = Call(self.graph, self.builder, node, self.graph.module(node), sources, inputs)
                 self._traced[node] = converter(call)
-        operations = self.growing.needed({output.value for output in outputs})
-        notes = (*rounded, *self.growing.rounded)
+        operations = self.builder.needed({output.value for output in outputs})
+        notes = (*rounded, *self.builder.rounded)
         return IntegerNet(tuple(self.example.shape[1:]), operations, classes, notes, self._dtype, outputs)
 
     def sources(self, node: fx.Node) -> tuple[fx.Node, ...]:
@@ -207,12 +207,12 @@ class Walk:
 
     def _floats_in(self) -> Traced:
         """Floats as the first value."""
-        if "input" not in self.growing.values:
+        if "input" not in self.builder.values:
             self._begin(Floats("input"))
         return Traced("input", self.example.ndim)
 
     def _begin(self, operation: Operation) -> None:
-        self.growing.begin(operation, input_value(self.example.shape[1:], self._dtype))
+        self.builder.begin(operation, input_value(self.example.shape[1:], self._dtype))
 
     def _outputs(self, node: fx.Node) -> tuple[Output, ...]:
         """The outputs: one is called logits, those of a dictionary by their keys, others by their number."""
@@ -230,8 +230,8 @@ class Walk:
                     f"{type(self.graph.model).__name__} must give a tensor computed from its input, or several in a "
                     f"tuple or a dictionary, and its {name if len(named) > 1 else 'output'} is none",
                 )
-            value = settled(self.growing, self._tabulated(result, result))
-            value = self.growing.as_float(value, last_name=self.growing.free_name(name))
+            value = settled(self.builder, self._tabulated(result, result))
+            value = self.builder.as_float(value, last_name=self.builder.free_name(name))
             outputs.append(Output(name, value.name, tuple(self.graph.shape(result)[1:])))
         return tuple(outputs)
 

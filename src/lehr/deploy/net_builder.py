@@ -1,8 +1,8 @@
-"""The integer network while it is being made: its operations and values so far, `Growing`.
+"""The integer network while it is being made: its operations and values so far, `NetBuilder`.
 
 For each tensor of the torch network there is a `Traced`: a value of the integer network, and the float32 functions
 (fold.py) that torch applies to it, per channel. Functions wait until thresholds are made of them; where nothing else
-is left they become float operations (`Growing.as_float`).
+is left they become float operations (`NetBuilder.as_float`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Traced:
         return f"values in units of {unit:.4g}, which is no power of two"
 
 
-class Growing:
+class NetBuilder:
     """Operations so far, the values they give, and the places where torch's numbers are rounded."""
 
     def __init__(self) -> None:
