@@ -78,6 +78,7 @@ def cluster() -> Iterator[Cluster]:
     environment = {**ENVIRONMENT, **settings, **patient}
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
     command += ["--node-ip-address=127.0.0.1", "--disable-usage-stats", "--object-store-memory=80000000"]
+    command += ["--min-worker-port=0", "--max-worker-port=0"]  # any free ones: both nodes would take the same range
     nodes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="ray") as folder:  # a short path: sockets are in it
         head = ["--head", f"--port={port}", f"--ray-client-server-port={client}", f"--temp-dir={folder}"]

@@ -1,6 +1,6 @@
 """Operations as layers of the C runtime, one by one, and which operations a layer takes into itself.
 
-plan.py walks over a network with them; structs.py says what a layer is.
+fuse.py walks over a network with them; structs.py says what a layer is.
 """
 
 from __future__ import annotations

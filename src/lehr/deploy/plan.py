@@ -1,32 +1,20 @@
-"""An `IntegerNet` as layers of the C runtime: fused, and placed in memory. lower.py makes a layer of an operation.
+"""An `IntegerNet` as layers of the C runtime, fused by fuse.py, each with a place in memory.
 
-Fused: a `Conv` or `Linear`, a `MaxPool` whose windows do not overlap, and a `Threshold` or `Requantize` become one
-layer, and so do an `Add` and a `Threshold` or `Requantize`: sums never stay in memory. `Flatten` is only another name
-for the same bytes. Values whose lives do not overlap share memory. For the reference nothing is fused: its layers are
-the operations themselves.
+Values whose lives do not overlap share memory.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lehr.deploy import small
+from lehr.deploy.fuse import Fused
 from lehr.deploy.integer_net import IntegerNet
 from lehr.deploy.kernels import runs_on
-from lehr.deploy.lower import TYPE_OF, absorb_pool, absorb_threshold, as_floats, layer_of, parts_of
-from lehr.deploy.operations import (
-    Concat,
-    Conv,
-    Flatten,
-    Floats,
-    Linear,
-    Round,
-    Shape,
-)
+from lehr.deploy.lower import TYPE_OF
 from lehr.deploy.scratch import align, with_scratch
 from lehr.deploy.structs import IMAGE, INSTRUCTION_SETS, Kind, Layer, Routine, Type
 
@@ -66,89 +54,36 @@ def plan(net: IntegerNet, instruction_set: str = "scalar") -> Plan:
         net: the network
         instruction_set: what its weights are laid out for; scalar, vector, avx2 and avx512 have one layout
     """
-    readers = Counter(source for operation in net.operations for source in operation.sources)
-    kept = {name for output in net.outputs for name in (net.score_of(output), output.value)}
-    only_reader = {
-        operation.sources[0]: operation
-        for operation in net.operations
-        if len(operation.sources) == 1 and readers[operation.sources[0]] == 1 and operation.sources[0] not in kept
-    }
-    layers: list[Layer] = []
-    names: dict[str, str] = {}  # Flatten: another name for the same value
-    inputs: list[tuple[str, ...]] = []
-    fused: set[str] = set()
-    in_place: set[str] = set()  # floats that are rounded where the caller has them
-    casts: dict[tuple[str, Shape], str] = {}  # integers that several layers read as floats
-    parts: dict[str, tuple[str, int]] = {}  # layers that make a part of a value, at so many bytes
-    image = net.input
-    absorbs = () if instruction_set == "reference" else (absorb_pool, absorb_threshold)
-    for operation in net.operations:
-        if operation.name in fused:
-            continue
-        sources: tuple[str, ...] = tuple(names.get(name, name) for name in operation.sources)
-        if isinstance(operation, Flatten):
-            names[operation.name] = sources[0]
-            continue
-        if isinstance(operation, Floats) and isinstance(only_reader.get(operation.name), Round):
-            in_place.add(operation.name)
-            continue
-        if in_place.intersection(sources):
-            sources = sources[1:]
-        values = [net.values[name] for name in operation.sources] or [image]
-        if isinstance(operation, Concat):
-            for source, (layer, offset) in zip(
-                sources, parts_of(operation, values, net.values[operation.name]), strict=True
-            ):
-                parts.update({layer.name: (operation.name, offset)} if offset else {})
-                layers.append(layer)
-                inputs.append((source,))
-            continue
-        layer = layer_of(operation, values, net.values[operation.name], instruction_set)
-        sums = isinstance(operation, (Conv, Linear))
-        if sums and layer.weights is not None and layer.weights.dtype == np.float32 and values[0].kind == "integer":
-            key = sources[0], values[0].shape
-            if key not in casts:
-                cast = as_floats(f"{sources[0]} as float for {layer.name}", sources[0], values[0])
-                casts[key] = cast.name
-                layers.append(cast)
-                inputs.append(sources)
-            sources = (casts[key],)
-            layer = replace(layer, source_type=Type.FLOAT)
-        for absorb in absorbs if sums else absorbs[1:] if layer.routine == Routine.PLUS else ():
-            follower = only_reader.get(layer.name)
-            grown = follower and absorb(layer, follower, net.values[follower.name])
-            if grown:
-                fused.add(grown.name)
-                layer = grown
-        layers.append(layer)
-        inputs.append(sources)
-    if len({layer.name for layer in layers}) < len(layers):
-        raise ValueError("two values of the plan have one name: name operations otherwise")
-    layers = _interleaved(layers, inputs, {names.get(name, name) for name in kept}, set(names.values()))
+    fused = Fused(net, instruction_set)
+    layers = _interleaved(fused)
     if instruction_set == "small":
-        layers = small.packed(layers, inputs, {names.get(name, name) for name in kept})
-    places, ends = _places(layers, inputs, {names.get(name, name) for name in kept}, parts)
+        layers = small.packed(layers, fused.inputs, fused.kept)
+    places, ends = _places(layers, fused.inputs, fused.kept, fused.parts)
     layers = [
         with_scratch(_placed(layer, sources, places, ends), instruction_set)
-        for layer, sources in zip(layers, inputs, strict=True)
+        for layer, sources in zip(layers, fused.inputs, strict=True)
     ]
     memory = _memory(layers, runs_on(instruction_set))
     if max(memory) > _MOST_MEMORY:
         raise ValueError(f"a run would take {max(memory)} bytes, more than {_MOST_MEMORY}: C counts them in int32")
+    image_bytes = net.input.size * np.dtype(net.input_dtype).itemsize
+    return Plan(tuple(layers), image_bytes, max(ends.values()), _results(net, fused, places), memory)
+
+
+def _results(net: IntegerNet, fused: Fused, places: Mapping[str, int]) -> tuple[Result, ...]:
     results = []
     for output in net.outputs:
         score, logit = net.score_of(output), output.value
         results.append(
             Result(
                 outputs=net.values[logit].size,
-                scores=places[names.get(score, score)],
-                logits=places[names.get(logit, logit)],
+                scores=places[fused.value_of(score)],
+                logits=places[fused.value_of(logit)],
                 scores_type=TYPE_OF[net.values[score].dtype],
                 logits_type=TYPE_OF[net.values[logit].dtype],
             )
         )
-    image_bytes = image.size * np.dtype(net.input_dtype).itemsize
-    return Plan(tuple(layers), image_bytes, max(ends.values()), tuple(results), memory)
+    return tuple(results)
 
 
 def _memory(layers: list[Layer], able: tuple[str, ...]) -> tuple[int, ...]:
@@ -161,24 +96,22 @@ def _memory(layers: list[Layer], able: tuple[str, ...]) -> tuple[int, ...]:
     )
 
 
-def _interleaved(
-    layers: list[Layer], inputs: list[tuple[str, ...]], kept: set[str], flattened: set[str]
-) -> list[Layer]:
+def _interleaved(fused: Fused) -> list[Layer]:
     """Let values that a table or matrix layers make and only matrix layers read be (row, column, channel)."""
     matrix = {Routine.MATRIX, Routine.TRITS}
-    able = [layer for layer in layers if layer.routine in matrix or layer.operation == Kind.TABLE]
+    able = [layer for layer in fused.layers if layer.routine in matrix or layer.operation == Kind.TABLE]
     makers = {layer.name for layer in able if layer.target_type == Type.INT8}
-    for layer, sources in zip(layers, inputs, strict=True):
+    for layer, sources in zip(fused.layers, fused.inputs, strict=True):
         if layer.routine not in matrix:
             makers.difference_update(sources)
-    makers -= kept | flattened
+    makers -= fused.kept | fused.flattened
     return [
         replace(
             layer,
             source_interleaved=int(bool(makers & {*sources})),
             target_interleaved=int(layer.name in makers),
         )
-        for layer, sources in zip(layers, inputs, strict=True)
+        for layer, sources in zip(fused.layers, fused.inputs, strict=True)
     ]
 
 

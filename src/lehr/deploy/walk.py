@@ -56,10 +56,9 @@ class Walk:
         self.example = example
         self.converters = converters
         self.builder = NetBuilder()
-        self._reached: set[fx.Node] = set()
+        self._reached = _depends_on_input(graph)
         self._traced: dict[fx.Node, Traced | _Pixels] = {}
         self._tables: dict[_Pixels, Traced] = {}
-        self._find_reached()
         self._find_pixels()
 
     def net(self, classes: tuple[str, ...], rounded: Sequence[str] = ()) -> IntegerNet:
@@ -85,13 +84,6 @@ class Walk:
     def sources(self, node: fx.Node) -> tuple[fx.Node, ...]:
         """The arguments of a node that depend on the network's input."""
         return tuple(x for x in node.all_input_nodes if x in self._reached)
-
-    def _find_reached(self) -> None:
-        """Find what depends on the network's input, and on more than its shape."""
-        for node in self.graph.nodes:
-            depends = node.op == "placeholder" or any(source in self._reached for source in node.all_input_nodes)
-            if depends and not self.graph.asks_shape(node):
-                self._reached.add(node)
 
     def _find_pixels(self) -> None:
         """Find what is a function of each pixel alone, so that it becomes the table; floats go in as they are."""
@@ -243,3 +235,13 @@ def kind_of(module: nn.Module, converters: Mapping[Any, Converter]) -> type[nn.M
 
 def _is_abstract(method: Callable[..., Any]) -> bool:
     return bool(vars(method).get("__isabstractmethod__"))
+
+
+def _depends_on_input(graph: Graph) -> set[fx.Node]:
+    """The nodes that depend on the network's input, and on more than its shape."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        depends = node.op == "placeholder" or any(source in found for source in node.all_input_nodes)
+        if depends and not graph.asks_shape(node):
+            found.add(node)
+    return found
