@@ -1,24 +1,29 @@
-"""Draws what the data of the small-device recipes look like, docs/pictures/{har,ecg,ford-a,tiny-image}.svg.
+"""The networks and the data of docs/small-devices.md.
 
-    python benchmarks/small_devices.py           # needs the data sets: `lehr data har`, `ecg5000`, `ford-a`, `cifar10`
-    python benchmarks/small_devices.py RUN/twin  # instead: a float twin in 8 and in 4 bits, calibrated and not trained
+    python benchmarks/small_devices.py RUN  # a trained network, and its float twin in 8 and in 4 bits, calibrated
+    python benchmarks/small_devices.py      # instead: draws docs/pictures/{har,ecg,ford-a,tiny-image}.svg
 
-The pictures show one test sample of each class: the first one of the file, so that nothing is chosen by hand.
+Of each network: accuracy on test data, bytes of the packed file, and what its C takes on a Cortex-M4 (devices.py). The
+pictures show one test sample of each class: the first one of the file, so that nothing is chosen by hand. Both need the
+data sets: `lehr data har`, `ecg5000`, `ford-a`, `cifar10`.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
 
 import lehr
+from devices import measure, missing
 from lehr.data import Dataset, Splits, load
+from lehr.deploy import IntegerNet
 from lehr.report.style import BLUE, ORANGE, PAGE, SKY, VERMILION, save, styled
-from lehr.training.run import load_run
+from lehr.training.run import load_network, load_run
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
@@ -73,27 +78,42 @@ def thumbnails(dataset: Dataset) -> Figure:
     return figure
 
 
-@torch.no_grad()
-def calibrated(twin: Path, precision: str) -> str:
-    """Quantize a float network to `precision` with scales fitted to 512 training windows; its accuracy and size."""
-    model, _, splits = load_run(twin)
+def precisions(run: Path) -> Iterator[tuple[str, IntegerNet]]:
+    """The network of a run, and its float twin quantized with scales that 512 training samples fit, not trained."""
+    model, _, splits = load_run(run)
     assert isinstance(splits, Splits)
     order = torch.randperm(len(splits.train), generator=torch.Generator().manual_seed(0))
     batches = splits.train.images[order[:512]].split(64)
-    lehr.quantize_(model, weights=precision, activations=precision, data=batches)
-    lehr.Annealer(model, lehr.annealing.Window(0, 1)).seek(1)  # no noise
-    right = model.eval()(splits.test.images).argmax(1) == splits.test.labels
+    yield "as trained", lehr.freeze(model.eval(), batches[0][:1], classes=splits.test.classes)
+    for precision in ("8bit", "4bit"):
+        twin, _ = load_network(run / "twin")
+        lehr.quantize_(twin, weights=precision, activations=precision, data=batches)
+        lehr.Annealer(twin, lehr.annealing.Window(0, 1)).seek(1)  # no noise
+        yield f"{precision}, calibrated", lehr.freeze(twin.eval(), batches[0][:1], classes=splits.test.classes)
+
+
+def figures(net: IntegerNet, test: Dataset) -> dict[str, str]:
+    """What docs/results.yaml holds of a network: accuracy, bytes, and RAM, flash and instructions on a Cortex-M4."""
+    right = (lehr.deploy.compile(net).predict(test.images.numpy()) == test.labels.numpy()).mean()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.lehr"
-        lehr.freeze(model, batches[0][:1], classes=splits.test.classes).save(file)
-        return f"{precision}: {right.double().mean():.2%} of the test data, {file.stat().st_size:,} bytes"
+        net.save(file)
+        found = {"accuracy": f"{right:.2%}", "bytes": f"{file.stat().st_size:,}"}
+        if not missing("cortex-m4"):
+            counted = measure(net, "cortex-m4", Path(folder) / "c")
+            numbers = {"RAM": counted.memory, "flash": counted.flash, "instructions": counted.instructions}
+            found |= {name: f"{number:,}" for name, number in numbers.items()}
+    return found
 
 
 def main() -> None:
-    """Draw all four, or calibrate a twin."""
+    """Measure the networks of runs, or draw all four pictures."""
     if len(sys.argv) > 1:
-        for precision in ("8bit", "4bit"):
-            print(calibrated(Path(sys.argv[1]), precision))
+        for run in map(Path, sys.argv[1:]):
+            test = load_run(run)[2].test
+            assert isinstance(test, Dataset)
+            for precision, net in precisions(run):
+                print(f"{run}, {precision}:", *(f"{what} {value}" for what, value in figures(net, test).items()))
         return
     heart, engines = load("ecg5000").test, load("ford-a").test
     pictures = {

@@ -25,6 +25,7 @@ from lehr.algorithms import (
     ABCNet,
     Algorithm,
     BinaryConnect,
+    Estimated,
     FullPrecision,
     GroupNet,
     GXNORNet,
@@ -32,6 +33,7 @@ from lehr.algorithms import (
 )
 from lehr.algorithms.algorithm import quantized_layers
 from lehr.algorithms.ana import NoiseName
+from lehr.algorithms.estimated import EstimatorData
 from lehr.annealing import AllAtOnce, AnnealingWarning, Hierarchical, LastFirst, SameEnd, SameStart, Schedule
 from lehr.batchnorm import reestimate_
 from lehr.data import Batches, load
@@ -348,6 +350,30 @@ def test_clip_is_in_units_of_the_scale_and_touches_nothing_within() -> None:
     assert torch.equal(layer.weight[inside], before[inside])
     ANA().after_step_(model)  # no clip
     torch.testing.assert_close(layer.weight.abs().max(), 2 * layer.quantizer.scale.max())
+
+
+def test_weights_with_more_levels_are_clipped_as_far_beyond_their_last_one() -> None:
+    model = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 2))
+    ends = Estimated(clip=1.5)
+    ends.convert_(model, trained=True, rules={"0": "8bit"})
+    layer: lehr.Linear = next(layer for _, layer in quantized_layers(model))  # pyright: ignore[reportAssignmentType]
+    assert layer.quantizer.scale is not None
+    with torch.no_grad():
+        layer.weight.copy_(layer.quantizer.scale * torch.linspace(-200, 200, 64))
+    ends.after_step_(model)
+    clipped = torch.linspace(-200, 200, 64).clamp(-128.5, 128.5).expand(8, 64)
+    torch.testing.assert_close(layer.weight / layer.quantizer.scale, clipped)
+
+
+def test_levels_within_1_are_clipped_as_those_that_end_at_1() -> None:
+    model = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 2))
+    fine = Estimated(EstimatorData({"uniform": {"bits": 2, "step": 0.2}}), clip=0.5, scale="fixed")
+    fine.convert_(model)
+    layer: lehr.Linear = next(layer for _, layer in quantized_layers(model))  # pyright: ignore[reportAssignmentType]
+    with torch.no_grad():
+        layer.weight.copy_(torch.linspace(-2, 2, 64))
+    fine.after_step_(model)
+    torch.testing.assert_close(layer.weight[0], torch.linspace(-2, 2, 64).clamp(-0.5, 0.5))
 
 
 @pytest.mark.parametrize(

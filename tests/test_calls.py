@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lightning
@@ -177,6 +178,15 @@ def test_it_compiles_to_one_graph() -> None:
         torch.testing.assert_close(compiled(x), model(x))
     compiled(x).sum().backward()
     assert model.layer.weight.grad is not None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_it_compiles_in_a_thread_where_nothing_ran_before() -> None:
+    model, x = nested(), torch.randn(8, 4)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with ThreadPoolExecutor(1) as threads:
+        result = threads.submit(compiled, x).result()
+    torch.testing.assert_close(result, model(x))
 
 
 def test_it_exports_with_torch_export() -> None:

@@ -34,8 +34,10 @@ def run(module, x):
     return y.detach(), x.grad.masked_fill(x.isnan(), 0)
 
 
-# The fewest thresholds that are searched instead of compared.
-SEARCHED = MultiStep(tuple(k / 8 for k in range(-16, 17)), tuple(k / 8 for k in range(-17, 17)))
+# The fewest thresholds that are searched instead of compared; the even ones are found by a division.
+EVEN = tuple(k / 8 for k in range(-16, 17))
+SEARCHED = MultiStep((*EVEN[:-1], EVEN[-1] + 1), tuple(k / 8 for k in range(-17, 17)))
+DIVIDED = MultiStep(EVEN, SEARCHED.levels)
 
 
 class TestOneCompilation:
@@ -115,6 +117,16 @@ class TestTheGeneratedCode:
         quantizer = Quantizer(MultiStep((0.1, 0.7), (0.0, 0.3, 1.1)), forward=Dirac()).eval()
         x = torch.tensor([0.7, 0.1, 0.69921875, 0.703125], dtype=torch.bfloat16)
         assert torch.equal(torch.compile(quantizer, fullgraph=True)(x), quantizer(x))
+
+    @pytest.mark.parametrize("step", [SEARCHED, DIVIDED, MultiStep.uniform(8), MultiStep.uniform(8, signed=False)])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+    def test_many_levels_equal_eagers_around_each_threshold(self, step, dtype):
+        ties = torch.tensor(step.thresholds, dtype=dtype)
+        far = torch.tensor([-math.inf, -1e30, 1e30, math.inf, math.nan], dtype=dtype)
+        x = torch.cat([ties.nextafter(-far[3]), ties, ties.nextafter(far[3]), far])
+        quantizer = Quantizer(step, forward=Dirac()).eval()
+        compiled = torch.compile(quantizer, fullgraph=True)
+        torch.testing.assert_close(compiled(x), quantizer(x), rtol=0, atol=0, equal_nan=True)
 
     def test_noise_and_scale_per_channel_give_the_same_numbers(self):
         quantizer = Quantizer(

@@ -139,7 +139,7 @@ def test_a_flag_needs_no_value() -> None:
         ("--model.shape [1,8,8]", "unrecognized arguments: --model.shape [1,8,8]"),
         (
             "--model resnext",
-            "no network is called 'resnext'; choose mlp, vgg, alexnet, mobilenet-v2, resnet, signal-net, ds-cnn,",
+            "no network is called 'resnext'; choose mlp, vgg, alexnet, mobilenet-v2, resnet, airbench, signal-net,",
         ),
         ("--model nowhere.Net", "nowhere.Net cannot be imported: No module named 'nowhere'; choose mlp, "),
         ("--model lehr.models.Net", "lehr.models.Net cannot be imported: module 'lehr.models' has no attribute 'Net'"),

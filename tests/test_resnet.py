@@ -70,7 +70,7 @@ def test_shortcuts_of_sums_cost_nothing():
 def test_unknown_settings_are_refused():
     with pytest.raises(ValueError, match="depth must be 8, 18, 20, got 50"):
         ResNet(depth=50)
-    with pytest.raises(ValueError, match="activation must be relu or hardtanh, got 'gelu'"):
+    with pytest.raises(ValueError, match="activation must be relu, hardtanh or ramp, got 'gelu'"):
         ResNet(activation="gelu")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="shortcuts must be levels or sums, got 'none'"):
         ResNet(shortcuts="none")  # pyright: ignore[reportArgumentType]

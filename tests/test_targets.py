@@ -96,6 +96,13 @@ def assert_only_its_routines_are_linked(folder, target):
     assert not (folder / "scalar.c").exists()
 
 
+@pytest.mark.parametrize(("network", "kilobytes"), [("har", 64), ("ecg", 64), ("ford-a", 64), ("tiny-image", 96)])
+def test_the_network_of_a_small_task_runs_its_test_vector_in_the_memory_of_its_device(network, kilobytes, tmp_path):
+    need("cortex-m4")
+    figures = devices.measure(load(zoo.file_of(network)), "cortex-m4", tmp_path)  # fails where a score differs
+    assert figures.memory + figures.stack <= kilobytes * 1024
+
+
 def kept_part(folder):
     """The linker's map, without the sections that it discarded."""
     return (folder / "test.map").read_text().partition("Linker script and memory map")[2]

@@ -70,7 +70,8 @@ class QuantizedCalls(nn.ModuleDict):
 class _Running(threading.local):
     """The calls that are counted now: those of the innermost forward with quantized calls."""
 
-    redirect: _Redirect | None = None
+    def __init__(self) -> None:  # in each thread; torch.compile fails where an attribute is first the class's
+        self.redirect: _Redirect | None = None
 
 
 _running = _Running()

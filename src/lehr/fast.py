@@ -6,7 +6,7 @@ Each function equals a plain formula elsewhere up to rounding; `tests/test_fast.
 expectation.py chooses between these and the plain formulas.
 
     blockwise       apply all operations to one block after another, which stays in the processor's cache
-    staircase       a multi-step function: a sum of comparisons, or a table for many levels
+    staircase       a multi-step function: comparisons; many levels by a table, or even ones in a graph by a division
     uniform_slope   its slope under uniform noise whose std cannot be read, as in a compiled graph: two steps
     fast_forms.py   its expectation under noise of a known std: ramps, or the few thresholds that the noise reaches
     fast_linear.py  linear layers with so many weights that reading them takes the time, a few rows after another
@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -106,7 +107,10 @@ def staircase(x: Tensor, thresholds: tuple[float, ...], levels: tuple[float, ...
         levels: of the multi-step function.
     """
     if not is_readable(x):
-        return _searched(x, thresholds, levels) if len(thresholds) > _COMPARED else None
+        if len(thresholds) <= _COMPARED:
+            return None
+        exact = x.dtype in (torch.float32, torch.float64) and _is_even(thresholds) and _is_even(levels)
+        return (_even_staircase if exact else _searched)(x, thresholds, levels)
     if len(thresholds) <= FEW and _climbs_exactly(levels, x.dtype):
         y, above = x.clamp(levels[0], levels[0]), torch.empty_like(x)  # the lowest level, and NaN for NaN
         for threshold, (below, level) in zip(thresholds, itertools.pairwise(levels), strict=True):
@@ -115,6 +119,29 @@ def staircase(x: Tensor, thresholds: tuple[float, ...], levels: tuple[float, ...
         return y
     index = search(thresholds, x.dtype).find(x.reshape(-1))
     return x.clamp(0, 0).add_(table(levels, x.dtype).index_select(0, index).view_as(x))
+
+
+def _even_staircase(x: Tensor, thresholds: tuple[float, ...], levels: tuple[float, ...]) -> Tensor:
+    """Return σ(x) of even thresholds and levels by a division, whose rounding two comparisons correct."""
+    first, gap = thresholds[0], thresholds[1] - thresholds[0]
+    code = ((x - first) / gap).floor().add(1).clamp(0, len(thresholds))
+    above, below = x >= first + code * gap, x < first + (code - 1) * gap
+    code = (code + above.to(x.dtype) - below.to(x.dtype)).clamp(0, len(thresholds))
+    return levels[0] + code * (levels[1] - levels[0])
+
+
+def _is_even(numbers: tuple[float, ...]) -> bool:
+    """Return whether float32 computes number k as numbers[0] + k * gap without rounding."""
+    first, gap = numbers[0], numbers[1] - numbers[0]
+    even = (first + k * gap for k in range(-1, len(numbers) + 1))
+    return all(_fits(k * gap) for k in range(-1, len(numbers) + 1)) and all(
+        _fits(number) and (k in (0, len(numbers) + 1) or number == numbers[k - 1]) for k, number in enumerate(even)
+    )
+
+
+def _fits(number: float) -> bool:
+    """Return whether float32 has the number: 24 bits are enough for it."""
+    return (math.frexp(number)[0] * 2**24).is_integer() and (number == 0 or 2.0**-126 <= abs(number) < 2.0**127)
 
 
 @functools.lru_cache(maxsize=256)

@@ -105,11 +105,13 @@ def quantized_layers(model: nn.Module) -> Iterator[tuple[str, QuantizedWeight]]:
 def clip_(model: nn.Module, reach: float) -> None:
     """Clip the shadow weights of the quantized layers to +-reach, in units of their scale.
 
+    `reach` is meant for levels that end at -1 and 1; weights with more levels may go as far beyond their last one.
     The upper end is slightly below +reach, since windows of uniform noise are half-open: at +reach, where the window of
     the backward noise often ends, a weight would never get a gradient again.
     """
     for _, layer in quantized_layers(model):
-        clip_weight_(layer.weight, reach, layer.quantizer.scale)
+        beyond = max(max(map(abs, layer.quantizer.step.levels)) - 1, 0.0)  # how far the last level is from 1
+        clip_weight_(layer.weight, reach + beyond, layer.quantizer.scale)
 
 
 @torch.no_grad()

@@ -48,7 +48,8 @@ class ANA(Algorithm):
         scale: fit the scale of each weight quantizer to the weights, per "tensor" or "channel", or keep it at 1
             ("fixed", as in the paper); None is "fixed" for a new network and "channel" for a trained one, whose small
             weights would otherwise all become 0.
-        clip: clip the shadow weights to +-clip after each step, in units of the scale; None: do not.
+        clip: clip the shadow weights to +-clip after each step, in units of the scale; weights with more levels than
+            -1, 0, 1 as far beyond their last level; None: do not.
         first: quantize the first layer.
         last: quantize the last layer.
         noisy: which quantizers have forward noise; the others are hard from the start.

@@ -86,7 +86,8 @@ class Estimated(Algorithm):
         scale: fit the scale of each weight quantizer to the weights, per "tensor" or "channel", or keep it at 1
             ("fixed"); None is "fixed" for a new network and "channel" for a trained one, whose small weights would
             otherwise all become 0.
-        clip: clip the shadow weights to +-clip after each step, in units of the scale; None: do not.
+        clip: clip the shadow weights to +-clip after each step, in units of the scale; weights with more levels than
+            -1, 0, 1 as far beyond their last level; None: do not.
         first: quantize the first layer.
         last: quantize the last layer.
         sums: the precision of what is added, as in `quantize_`: a word such as "8bit", or "float".

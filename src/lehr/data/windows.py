@@ -51,5 +51,6 @@ def z_normalized(
     n, wide = samples.shape[2], samples.long()
     total = wide.sum(2, keepdim=True)
     spread = n * wide.square().sum(2, keepdim=True) - total.square()
-    ratio = (n * wide - total).float() / spread.float().sqrt()
+    root = spread.float().double().sqrt().float()  # torch does not round the root of floats correctly everywhere
+    ratio = (n * wide - total).float() / root
     return torch.where(spread > 0, ratio, 0.0)

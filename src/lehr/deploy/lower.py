@@ -178,8 +178,8 @@ def _multipliers(operation: Requantize) -> dict[str, object]:
         "multipliers": operation.multipliers,
         "offsets": operation.offsets,
         "shift_bits": operation.shift,
-        "low": float(operation.low),
-        "high": float(operation.high),
+        "lowest": operation.low,
+        "highest": operation.high,
     }
 
 

@@ -191,6 +191,8 @@ class Layer:
     second_factor: int = 0
     words: int = 0
     bias: int = 0
+    lowest: int = 0
+    highest: int = 0
     low: float = 0.0
     high: float = 0.0
     weights: np.ndarray | None = None

@@ -1,5 +1,9 @@
-"""The networks of the paper and of MLPerf Tiny, one for signals and a U-Net; an algorithm quantizes them in place."""
+"""The networks of the paper, of MLPerf Tiny and of airbench, one for signals and a U-Net.
 
+They are in full precision; an algorithm quantizes them in place.
+"""
+
+from lehr.models.airbench import AirBench
 from lehr.models.alexnet import AlexNet
 from lehr.models.autoencoder import Autoencoder
 from lehr.models.ds_cnn import DSCNN
@@ -18,6 +22,7 @@ __all__ = [
     "DSCNN",
     "MLP",
     "VGG",
+    "AirBench",
     "AlexNet",
     "AnnealedInGroups",
     "Autoencoder",

@@ -13,11 +13,12 @@ torchvision's names. `quantize_` gives both sides of a sum one quantizer, so tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from torch import Tensor, nn
 
+from lehr.models.activation import Activation, activation_named, start_biases_
 from lehr.models.input import Input
 from lehr.models.width import scaled
 
@@ -28,7 +29,7 @@ _STACKS = {8: ((16, 32, 64), 1), 18: ((64, 128, 256, 512), 2), 20: ((16, 32, 64)
 class Block(nn.Module):
     """Conv3x3, BatchNorm, ReLU, Conv3x3, BatchNorm; plus the input or Conv1x1 and BatchNorm of it; then ReLU."""
 
-    def __init__(self, before: int, after: int, stride: int, activation: type[nn.Module] = nn.ReLU) -> None:
+    def __init__(self, before: int, after: int, stride: int, activation: Callable[[], nn.Module] = nn.ReLU) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(before, after, kernel_size=3, stride=stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(after)
@@ -40,6 +41,11 @@ class Block(nn.Module):
             conv = nn.Conv2d(before, after, kernel_size=1, stride=stride, bias=False)
             self.downsample = nn.Sequential(conv, nn.BatchNorm2d(after))
         self.relu2 = activation()
+
+    @property
+    def before_activations(self) -> list[nn.BatchNorm2d]:
+        """One BatchNorm for each input of an activation; none where a shortcut brings the values of an activation."""
+        return [self.bn1] if isinstance(self.downsample, nn.Identity) else [self.bn1, self.bn2]
 
     def forward(
         self,
@@ -56,6 +62,11 @@ class SumBlock(Block):
 
     Where shapes change, the shortcut of the first convolution is Conv1x1 and BatchNorm of the activation.
     """
+
+    @property
+    def before_activations(self) -> list[nn.BatchNorm2d]:
+        """One BatchNorm where the sum begins anew; elsewhere it is carried along."""
+        return [] if isinstance(self.downsample, nn.Identity) else [self.bn1]
 
     def forward(
         self,
@@ -89,7 +100,7 @@ class ResNet(nn.Module):
         mean: the mean of each channel of the images, as a share of 255.
         std: their standard deviation.
         input_bits: rounds the input to this many bits, so that the first layer can run as integers; null for floats.
-        activation: relu, or hardtanh, whose values end at -1 and 1 as ternary levels do.
+        activation: relu, hardtanh or ramp: see `lehr.models.activation`.
         shortcuts: of `levels`, around two convolutions, as He et al. have them; or of `sums`, around each convolution,
             which carry the sum before its activation past the levels (Bi-Real Net, Liu et al., 2018).
     """
@@ -104,7 +115,7 @@ class ResNet(nn.Module):
         mean: Sequence[float] = (0.4914, 0.4822, 0.4465),
         std: Sequence[float] = (0.2470, 0.2430, 0.2610),
         input_bits: int | None = None,
-        activation: Literal["relu", "hardtanh"] = "relu",
+        activation: Activation = "relu",
         shortcuts: Literal["levels", "sums"] = "levels",
     ) -> None:
         super().__init__()
@@ -112,11 +123,9 @@ class ResNet(nn.Module):
             raise ValueError(f"depth must be {', '.join(map(str, _STACKS))}, got {depth}")
         if len(mean) != shape[0]:
             raise ValueError(f"images of {shape[0]} channels need as many means, got {tuple(mean)}")
-        if activation not in ("relu", "hardtanh"):
-            raise ValueError(f"activation must be relu or hardtanh, got {activation!r}")
         if shortcuts not in ("levels", "sums"):
             raise ValueError(f"shortcuts must be levels or sums, got {shortcuts!r}")
-        kind = nn.ReLU if activation == "relu" else nn.Hardtanh
+        kind = activation_named(activation)
         self.shortcuts = shortcuts
         stacks, blocks = _STACKS[depth]
         channels = scaled(stacks[0], width)
@@ -139,6 +148,8 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        blocks_of = (module for module in self.modules() if isinstance(module, Block))
+        start_biases_(activation, [self.bn1, *(norm for block in blocks_of for norm in block.before_activations)])
 
     @property
     def annealing_groups(self) -> list[list[str]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from torch import Tensor, nn
 
+from lehr.models.activation import Activation, activation_named, start_biases_
 from lehr.models.input import Input
 from lehr.models.width import scaled
 
@@ -28,7 +28,7 @@ class VGG(nn.Module):
         mean: the mean of each channel of the images, as a share of 255.
         std: their standard deviation.
         input_bits: rounds the input to this many bits, so that the first layer can run as integers; null for floats.
-        activation: relu, or hardtanh, whose values end at -1 and 1 as ternary levels do.
+        activation: relu, hardtanh or ramp: see `lehr.models.activation`.
     """
 
     def __init__(
@@ -40,12 +40,10 @@ class VGG(nn.Module):
         mean: Sequence[float] = (0.4914, 0.4822, 0.4465),
         std: Sequence[float] = (0.2470, 0.2430, 0.2610),
         input_bits: int | None = None,
-        activation: Literal["relu", "hardtanh"] = "relu",
+        activation: Activation = "relu",
     ) -> None:
         super().__init__()
-        if activation not in ("relu", "hardtanh"):
-            raise ValueError(f"activation must be relu or hardtanh, got {activation!r}")
-        activate = nn.ReLU if activation == "relu" else nn.Hardtanh
+        activate = activation_named(activation)
         channels, height, columns = shape
         if min(height, columns) < 8:
             raise ValueError(f"three 2x2 max-pools need images of at least 8x8 pixels, got {height}x{columns}")
@@ -73,6 +71,8 @@ class VGG(nn.Module):
             nn.Linear(inner, classes, bias=False),
             nn.BatchNorm1d(classes),
         )
+        *hidden, _ = (module for module in self.modules() if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)))
+        start_biases_(activation, hidden)
 
     def forward(
         self,

@@ -34,6 +34,7 @@ NETWORKS: dict[str, type[nn.Module]] = {
     "alexnet": models.AlexNet,
     "mobilenet-v2": models.MobileNetV2,
     "resnet": models.ResNet,
+    "airbench": models.AirBench,
     "signal-net": models.SignalNet,
     "ds-cnn": models.DSCNN,
     "mobilenet-v1": models.MobileNetV1,

@@ -158,7 +158,8 @@ typedef struct lehr_layer {
     int32_t first_factor, second_factor;
     int32_t words; /* of 32 inputs, for LEHR_BITS */
     int32_t bias;  /* what small.c adds to sums, so that none is negative */
-    float low, high;
+    int32_t lowest, highest; /* of the levels that multipliers give */
+    float low, high;         /* of a LEHR_CLIP; the limit of a LEHR_ROUND; what fills a LEHR_TAKE */
     const void *weights;
     const void *thresholds; /* (channel, steps): int32, or float for a float source */
     const int8_t *directions;

@@ -177,8 +177,8 @@ void lehr_naive_requantize(const lehr_layer *layer, const void *source, const vo
             const int64_t value = lehr_load_int(layer->source_type, source, i);
             const int64_t sum = layer->multipliers[c] * value + layer->offsets[c] * part;
             int64_t level = sum / unit - (sum % unit < 0);
-            level = level < (int64_t)layer->low ? (int64_t)layer->low : level;
-            level = level > (int64_t)layer->high ? (int64_t)layer->high : level;
+            level = level < layer->lowest ? layer->lowest : level;
+            level = level > layer->highest ? layer->highest : level;
             lehr_store(layer->target_type, target, i, (int32_t)level);
         }
 }

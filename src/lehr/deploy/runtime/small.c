@@ -39,6 +39,24 @@ enum { ENTRIES = 27, TABLE = 8 * ENTRIES }; /* entries and bytes of a table */
 #include "small_wide.inc"
 #include "small_counters.inc"
 
+/* Sums of two values that three levels follow: `count` trits from element `at` on, which begins a byte, as does the last. */
+static APART void plus_trits(const lehr_layer *layer, const void *source, const void *second, int32_t channel, size_t at,
+                             size_t count, uint8_t *target)
+{
+    const int32_t *thresholds = (const int32_t *)layer->thresholds + 2 * (size_t)channel;
+    const int32_t direction = layer->directions[channel], first_type = layer->source_type, second_type = layer->second_type;
+    const int32_t first = layer->first_factor * direction, other = layer->second_factor * direction;
+    const int32_t low = thresholds[0], high = thresholds[1];
+    for (uint8_t *to = target + at / 4, *end = to + count / 4; to < end; to++) {
+        uint32_t trits = 0;
+        for (int32_t shift = 0; shift < 8; shift += 2, at++) {
+            const int32_t sum = first * lehr_load_int(first_type, source, at) + other * lehr_load_int(second_type, second, at);
+            trits |= (uint32_t)(layer->levels[(sum >= low) + (sum >= high)] + 1) << shift;
+        }
+        *to = (uint8_t)trits;
+    }
+}
+
 /* LEHR_PLUS: sums of two values, with what follows them. */
 void lehr_small_plus(const lehr_layer *layer, const void *source, void *target, void *scratch)
 {
@@ -46,6 +64,11 @@ void lehr_small_plus(const lehr_layer *layer, const void *source, void *target, 
     const void *second = (const uint8_t *)source - layer->source + layer->second; /* values lie in one block */
     size_t at = 0;
     (void)scratch;
+    if (layer->target_type == LEHR_TRIT && layer->steps == 2 && pixels % 4 == 0) {
+        for (int32_t c = 0; c < layer->channels; c++, at += pixels)
+            plus_trits(layer, source, second, c, at, pixels, (uint8_t *)target);
+        return;
+    }
     for (int32_t c = 0; c < layer->channels; c++)
         for (const size_t end = at + pixels; at < end; at++) {
             const int32_t sum = layer->first_factor * lehr_load_int(layer->source_type, source, at) +

@@ -26,8 +26,7 @@ static inline int32_t lehr_requantized(const lehr_layer *layer, int32_t channel,
 {
     const int64_t offset = (int64_t)layer->offsets[channel] * ((int64_t)1 << (layer->shift_bits - LEHR_OFFSET_BITS));
     const int64_t level = ((int64_t)layer->multipliers[channel] * sum + offset) >> layer->shift_bits;
-    const int64_t low = (int64_t)layer->low, high = (int64_t)layer->high;
-    return (int32_t)(level < low ? low : level > high ? high : level);
+    return (int32_t)(level < layer->lowest ? layer->lowest : level > layer->highest ? layer->highest : level);
 }
 
 /* The same for `n` sums that stay in int32 all the way, which vectors do at once. */
@@ -37,7 +36,7 @@ static inline int32_t lehr_requantized(const lehr_layer *layer, int32_t channel,
     {                                                                                                                \
         const int32_t multiplier = layer->multipliers[channel], bits = layer->shift_bits;                            \
         const int32_t offset = layer->offsets[channel] * ((int32_t)1 << (bits - LEHR_OFFSET_BITS));                  \
-        const int32_t low = (int32_t)layer->low, high = (int32_t)layer->high;                                        \
+        const int32_t low = layer->lowest, high = layer->highest;                                                    \
         for (int32_t i = 0; i < n; i++) {                                                                            \
             const int32_t level = (multiplier * sums[i] + offset) >> bits;                                           \
             const int32_t raised = level > low ? level : low;                                                        \
@@ -58,12 +57,11 @@ static inline void lehr_requantize_bytes(const lehr_layer *layer, int32_t channe
 #ifdef __AVX2__
     const double unit = 1.0 / (double)((int64_t)1 << layer->shift_bits), part = 1.0 / (double)(1 << LEHR_OFFSET_BITS);
     const double multiplier = layer->multipliers[channel] * unit, offset = layer->offsets[channel] * part;
-    const double low = (double)layer->low, high = (double)layer->high;
-    const int32_t lowest = (int32_t)layer->low;
+    const double low = layer->lowest, high = layer->highest;
     for (int32_t i = 0; i < n; i++) {
         const double level = multiplier * sums[i] + offset;
         const double raised = level > low ? level : low, kept = raised < high ? raised : high;
-        target[i] = (int8_t)((int32_t)(kept - low) + lowest); /* not negative: rounded down */
+        target[i] = (int8_t)((int32_t)(kept - low) + layer->lowest); /* not negative: rounded down */
     }
 #else
     for (int32_t i = 0; i < n; i++)
