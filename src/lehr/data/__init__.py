@@ -9,7 +9,7 @@
 
 from lehr.data.augment import Augment, Colour, CropFlip
 from lehr.data.batches import AnyDataset, Batches, batches_of, examples_of
-from lehr.data.catalogue import STREAMED, fetch, fetch_package, folder, load, load_streamed, names
+from lehr.data.catalogue import STREAMED, fetch, fetch_missing, folder, load, load_streamed, names
 from lehr.data.dataset import DataError, Dataset, DownloadError, Splits, hold_out
 from lehr.data.decode import CentreCrop, RandomCrop
 from lehr.data.image_files import ImageFiles, read_folder
@@ -41,7 +41,7 @@ __all__ = [
     "batches_of",
     "examples_of",
     "fetch",
-    "fetch_package",
+    "fetch_missing",
     "folder",
     "hold_out",
     "load",

