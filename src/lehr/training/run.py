@@ -57,8 +57,13 @@ class InputFormat(NamedTuple):
         return mean.expand(count, *self.shape).clone()
 
 
-def load_data(recipe: Recipe) -> Splits | StreamedSplits:
-    """Load the recipe's images, split by its seed."""
+def load_data(recipe: Recipe, *, fetch: bool = True) -> Splits | StreamedSplits:
+    """Load the recipe's images, split by its seed.
+
+    Args:
+        recipe: the experiment
+        fetch: download a data set that is not there
+    """
     name, root, settings = recipe.data.name, recipe.data.root, recipe.data
     if name in data.STREAMED:
         for key, none in (("cutout", 0), ("reflect", False)):
@@ -81,6 +86,8 @@ def load_data(recipe: Recipe) -> Splits | StreamedSplits:
     try:
         return data.load(name, root, seed=recipe.seed, validation=settings.validation)
     except data.DataError:
+        if not fetch:
+            raise
         data.fetch_missing(name, root)
     return data.load(name, root, seed=recipe.seed, validation=settings.validation)
 
@@ -206,7 +213,7 @@ def network_of(name: str) -> tuple[nn.Module, Tensor]:
         model, _, images = _load(path)
     else:
         recipe = named(name)
-        images = InputFormat.of(load_data(recipe).train)
+        images = InputFormat.of(load_data(recipe, fetch=False).train)
         model = build(recipe, images).eval()
     return model, images.example()
 
@@ -225,7 +232,7 @@ def images_of(path: Path) -> InputFormat:
     except RunError as error:
         lost = error
     try:
-        images = InputFormat.of(load_data(read(folder.recipe)).train)
+        images = InputFormat.of(load_data(read(folder.recipe), fetch=False).train)
     except (data.DataError, OSError, ValueError) as error:
         raise RunError(f"{lost}; the recipe's data set, which has the images too, cannot be loaded: {error}") from error
     warnings.warn(f"{lost}; using the images of the recipe's data set", RunWarning, stacklevel=2)
