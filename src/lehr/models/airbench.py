@@ -37,8 +37,8 @@ class AirBench(nn.Module):
     """Conv3x3 32; groups of two Conv3x3 of 64, 256 and 256 channels; mean over the image, Linear.
 
     Each group halves the image behind its first convolution, so that most products are those of wide layers on few
-    pixels. BatchNorm follows each layer, the last one too. At width 1 on 32x32 images: 2.0 M weights, 152 M MAC, as
-    many as those of `VGG` at width 1/2.
+    pixels. BatchNorm follows each layer, the last one too. At width 1 on 32x32 images: 2.0 M weights and 152 M
+    MAC, the MAC of `VGG` at width 1/2.
 
     >>> import torch
     >>> AirBench(width=0.25)(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape

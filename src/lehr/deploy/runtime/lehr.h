@@ -41,7 +41,7 @@ enum lehr_operation {
     LEHR_CLIP,      /* min(max(source, low), high), in float */
     LEHR_COPY,      /* source */
     LEHR_ROUND,     /* floor((source - shift) * scale + 0.5) within -high..high; NaN gives -high */
-    LEHR_REQUANTIZE, /* (multiplier * source + offset * 2^(shift_bits - 20)) >> shift_bits, within low..high */
+    LEHR_REQUANTIZE, /* (multiplier * source + offset * 2^(shift_bits - 20)) >> shift_bits, within lowest..highest */
     LEHR_MULTIPLY,  /* source * second; with several groups, second has one number for each channel */
     LEHR_TAKE,      /* source[offset of channel + of row + of column], low where one is -1; weights: these offsets, int32 */
     LEHR_OPERATIONS

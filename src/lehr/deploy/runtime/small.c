@@ -39,7 +39,7 @@ enum { ENTRIES = 27, TABLE = 8 * ENTRIES }; /* entries and bytes of a table */
 #include "small_wide.inc"
 #include "small_counters.inc"
 
-/* Sums of two values that three levels follow: `count` trits from element `at` on, which begins a byte, as does the last. */
+/* Sums of two values that three levels follow: `count` trits from element `at` on, both multiples of 4. */
 static APART void plus_trits(const lehr_layer *layer, const void *source, const void *second, int32_t channel, size_t at,
                              size_t count, uint8_t *target)
 {
