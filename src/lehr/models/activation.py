@@ -44,7 +44,7 @@ def activation_named(name: str) -> Callable[[], nn.Module]:
 
 @torch.no_grad()
 def start_biases_(name: str, norms: Iterable[_BatchNorm]) -> None:
-    """Let a network with ramps start as the one with ReLUs, but for padded edges: move the biases before them by -1, too.
+    """Let a network with ramps start as the one with ReLUs, but for padded edges: move the biases by -1, too.
 
     Args:
         name: of the activation; only a ramp changes anything.
