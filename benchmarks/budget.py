@@ -18,7 +18,7 @@ import torch
 
 from lehr.algorithms import FullPrecision
 from lehr.training.errors import RunError
-from lehr.training.machine import check_bfloat16, keep_freed_memory
+from lehr.training.machine import check_bfloat16, compiled, keep_freed_memory
 from lehr.training.recipe import Recipe
 from lehr.training.recipes import named
 from lehr.training.run import InputFormat, build
@@ -40,7 +40,7 @@ WAYS = (Way("float32"), Way("float32 compiled", compiled=True), Way("bfloat16 co
 
 def training_step(recipe: Recipe, way: Way) -> Callable[[], None]:
     model = build(recipe, CIFAR10).train()
-    forward = torch.compile(model.forward) if way.compiled else model.forward
+    network = compiled(model, torch.device("cpu")) if way.compiled else model
     optimizer = recipe.optimizer.build(model.parameters())
     loss = recipe.loss.build()
     generator = torch.Generator().manual_seed(0)
@@ -49,7 +49,7 @@ def training_step(recipe: Recipe, way: Way) -> Callable[[], None]:
         images = torch.randint(256, (recipe.data.batch_size, *CIFAR10.shape), dtype=torch.uint8, generator=generator)
         labels = torch.randint(10, (recipe.data.batch_size,), generator=generator)
         with torch.autocast("cpu", torch.bfloat16, enabled=way.bfloat16):
-            cost = loss(forward(images), labels)
+            cost = loss(network(images), labels)
         cost.backward()
         optimizer.step()
         optimizer.zero_grad()

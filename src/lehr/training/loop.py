@@ -32,6 +32,7 @@ from lehr.training.errors import RunWarning
 from lehr.training.evaluation import Tally, batchnorm_images, evaluate_each, validate
 from lehr.training.folder import RunFolder, save_checkpoint
 from lehr.training.loaders import Loaders
+from lehr.training.machine import compiled
 from lehr.training.progress import Progress, progress
 from lehr.training.recipe import Recipe
 from lehr.training.record import Record
@@ -87,7 +88,7 @@ class Training:
         self.batches, self.validation, self.test = loaders.training(), loaders.validation(), loaders.test()
         self.batchnorm = batchnorm_images(recipe, splits)
         self.annealer = _annealer(recipe, model, len(self.batches))
-        self.network = fabric.setup_module(torch.compile(model) if recipe.compile else model)  # pyright: ignore[reportArgumentType]
+        self.network = fabric.setup_module(compiled(model, fabric.device) if recipe.compile else model)
         if teacher:
             teacher.to(fabric.device)
         # Fused optimizers unscale float16 gradients in `step`, too late to measure them.
