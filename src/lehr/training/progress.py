@@ -37,6 +37,7 @@ class Progress(abc.ABC):
         self.total, self.before = steps * epochs, done
         self.accuracy = ""  # of the last validation, as text
         self.began = self._shown = time.monotonic()
+        self._first: tuple[float, int] | None = None  # when the first step of this session ended, and its number
 
     @property
     @abc.abstractmethod
@@ -44,11 +45,16 @@ class Progress(abc.ABC):
         """Seconds between two updates."""
 
     def step(self, epoch: int, step: int, loss: Tensor) -> None:
-        """Show the loss of a step, unless the last update was recent."""
-        now = time.monotonic()
-        if now - self._shown >= self.seconds_between:
+        """Show the loss of a step, unless the last update was recent.
+
+        Not of the first, which may compile for a minute: it says nothing about the time that the others take.
+        """
+        now, done = time.monotonic(), self.steps * epoch + step + 1
+        if self._first is None:
+            self._first = now, done
+        elif now - self._shown >= self.seconds_between:
             self._shown = now
-            self.show(epoch, self.steps * epoch + step + 1, f"loss {loss.item():.4f}{self.accuracy}")
+            self.show(epoch, done, f"loss {loss.item():.4f}{self.accuracy}")
 
     def validated(self, accuracy: float) -> None:
         """Show this accuracy, without noise, from now on."""
@@ -106,8 +112,9 @@ class Lines(Progress):
 
     def show(self, epoch: int, done: int, numbers: str) -> None:
         """Print a line."""
-        taken = time.monotonic() - self.began
-        left = taken * (self.total - done) / (done - self.before)
-        times = f"{timedelta(seconds=round(taken))} left {timedelta(seconds=round(left))}"
+        assert self._first is not None
+        now, (ended, number) = time.monotonic(), self._first
+        left = (now - ended) * (self.total - done) / (done - number)
+        times = f"{timedelta(seconds=round(now - self.began))} left {timedelta(seconds=round(left))}"
         where = f"{self.run}: epoch {epoch + 1}/{self.epochs}  {done / self.total:.0%}"
         print(f"{where}  {times}  {numbers}", file=sys.stderr, flush=True)
