@@ -20,7 +20,7 @@ from lehr.table import Table, Tabular
 RECIPES = Table(
     ("recipe", "data", "method", "result"),
     [
-        ("cifar10-flagship", "cifar10", "STE, half-width 1", "89.40 % on the test images, one seed"),
+        ("cifar10-flagship", "cifar10", "STE, half-width 1", "91.23 % on the test images, one seed"),
         ("digits-ana", "digits", "ANA asynchronous, linear", None),
     ],
 )
