@@ -60,7 +60,7 @@ def accuracy(results: Results) -> str:
             f"{one['data']}, {one['network']}",
             *(one["float"], one["ternary"], one.get("mirrored", "")),
             *(f"{one['by']}, {one['training']}", one["time"]),
-            f"zoo: `{one['zoo']}`" if "zoo" in one and "recipe" not in one else f"`{one['command'].removeprefix('lehr train ')}`",
+            f"`{one['command'].removeprefix('lehr train ')}`" if "recipe" in one else f"zoo: `{one['zoo']}`",
             measured(one),
         ]
         for one in results["accuracy"]
