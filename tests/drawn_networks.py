@@ -87,6 +87,9 @@ def network(choose: Choose) -> tuple[nn.Module, Tensor]:
                     module.momentum = 1.0
             before, shortcut, block.shortcut = value, block.shortcut, False
             value = block.train()(before)
+            if not value.numel():  # a slice of a map with one row
+                block.after = "nothing"
+                value = block(before)
             block.shortcut = shortcut and block.after == "nothing" and value.shape == before.shape
             value = before + value if block.shortcut else value
             channels = value.shape[1]

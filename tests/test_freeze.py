@@ -317,6 +317,7 @@ REFUSED = {
         Calls(lambda x: x.flatten(1).roll(1, 1).view(2, 4, 8, 8)),
         "^view: .*no whole channels, rows or columns",
     ),
+    "nothing": (Calls(lambda x: x[:, :, 8:].relu()), r"^getitem: nothing is left, its shape is \(4, 0, 8\)"),
     "constant": (Calls(lambda x: torch.cat([x, torch.zeros(2, 1, 8, 8)], 1)), "^cat: .*not depend on the input"),
     "joined images": (Calls(lambda x: torch.cat([x, x])), "^cat: it joins images"),
     "indices": (Calls(nn.MaxPool2d(2, return_indices=True)), "^call .MaxPool2d.: it gives a tuple, no tensor"),

@@ -91,6 +91,12 @@ def settled(net: NetBuilder, x: Traced) -> Traced:
     if move is None:
         return x
     shape, value = move.places.shape, net.values[x.name]
+    if 0 in shape:
+        raise FreezeError(
+            "dimensions rearranged",
+            f"{move.path}: nothing is left, its shape is {tuple(shape)} for an image; give an example as large as the "
+            "network is made for",
+        )
     if len(shape) > 3:
         raise FreezeError(
             "dimensions rearranged",
