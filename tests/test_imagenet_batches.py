@@ -226,7 +226,7 @@ def test_there_are_no_fewer_readers_than_none(files):
 def test_a_reader_says_nothing_when_nobody_takes_its_batches_any_more(monkeypatch, capsys):
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     start_reader(0)
-    for error in (ConnectionResetError("gone"), BrokenPipeError("gone"), ValueError("of its own")):
+    for error in (ConnectionResetError("gone"), BrokenPipeError("gone"), EOFError(), ValueError("of its own")):
         sys.excepthook(type(error), error, None)
     assert capsys.readouterr().err == "ValueError: of its own\n"
 

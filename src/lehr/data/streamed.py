@@ -144,8 +144,8 @@ def start_reader(number: int) -> None:
     shown = sys.excepthook
 
     def quiet(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        # A ConnectionError means that the training process is gone; other errors are shown.
-        if not isinstance(error, ConnectionError):
+        # These mean that the training process is gone; other errors are shown.
+        if not isinstance(error, ConnectionError | EOFError):
             shown(kind, error, trace)
 
     sys.excepthook = quiet
