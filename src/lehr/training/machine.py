@@ -20,7 +20,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 PRODUCT = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _LARGEST = 2**31 - 1  # mallopt takes an int
-WHOLE_LOOPS: dict[str, Any] = {"realize_opcount_threshold": 300, "realize_reads_threshold": 12}
+_WHOLE_LOOPS: dict[str, Any] = {"realize_opcount_threshold": 300, "realize_reads_threshold": 12}
 
 
 def check_bfloat16() -> None:
@@ -55,7 +55,7 @@ def compiled(model: nn.Module, device: torch.device) -> nn.Module:
     BatchNorm, quantizer, pooling and their derivatives are more operations than Inductor puts into one loop, so it
     writes what is between to memory and reads it again: 6 to 10 % of a step of `cifar10-flagship` and `cifar10-quick`.
     """
-    options = WHOLE_LOOPS if device.type == "cpu" else None
+    options = _WHOLE_LOOPS if device.type == "cpu" else None
     return torch.compile(model, options=options)  # pyright: ignore[reportReturnType]
 
 
