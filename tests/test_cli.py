@@ -24,6 +24,7 @@ from lehr.training import recipes
 from lehr.training.folder import RunFolder
 from lehr.training.model import NETWORKS
 from lehr.training.recipe_keys import help_parser, parser_of_keys
+from lehr.training.run import load_network
 from made_runs import make_run
 from processes import ENVIRONMENT, PATIENCE
 from processes import lehr as lehr_process
@@ -306,6 +307,21 @@ def test_a_run_goes_to_a_folder_of_its_own_and_from_starts_with_another(
     assert f"start: {tmp_path}/runs/digits-fp-seed0\n" in recipe  # absolute: resumable from anywhere
     assert main(["train", "tuned/recipe.yaml", "--out", "again", "--seed", "1"]) == 0
     assert "seed: 1\n" in (tmp_path / "again" / "recipe.yaml").read_text()
+
+
+def test_from_goes_on_with_a_quantized_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = ["--epochs", "1", "--model.hidden", "[16]", "--annealing.schedule.duration", "0"]
+    still = ["--optimizer.lr", "1e-12"]
+    assert main(["train", "digits-fp", *short, "--out", "fp"]) == 0
+    assert main(["train", "digits-ana", *short, "--from", "fp", "--out", "first"]) == 0
+    assert main(["train", "digits-ana", *short, *still, "--from", "first", "--out", "second"]) == 0
+    first, second = (load_network(tmp_path / run)[0].state_dict() for run in ("first", "second"))
+    weights = [name for name, value in first.items() if value.ndim > 1]
+    assert len(weights) >= 2
+    for name in weights:  # scales among them
+        assert torch.allclose(first[name], second[name], atol=1e-6), name
+    assert main(["train", "digits-fp", *short, "--from", "first", "--out", "third"]) == 1
+    assert "first is not the network of this recipe" in capsys.readouterr().err
 
 
 def test_a_loss_that_is_no_number_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,7 @@ def train_words(*, positional: bool = True) -> argparse.ArgumentParser:
     if positional:
         words.add_argument("recipe", metavar="RECIPE", help="a recipe by name (`lehr recipes`), or a .yaml file")
     words.add_argument("--out", type=Path, metavar="RUN", help="the run folder to make; runs/RECIPE-seedN unless given")
-    words.add_argument("--from", dest="start", metavar="RUN", help="a full-precision run whose weights to start from")
+    words.add_argument("--from", dest="start", metavar="RUN", help="a run whose weights to start from")
     words.add_argument("--resume", type=Path, metavar="RUN", help="continue an interrupted run with its own recipe")
     return words
 

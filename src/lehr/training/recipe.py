@@ -159,7 +159,7 @@ class Recipe:
         averaging: the decay per step of a moving average of the weights, which is evaluated and kept; 0: none. It needs
             `batchnorm_batches`.
         seed: of weights, order, augmentation and held-out images.
-        start: a full-precision run to start from (`--from RUN`).
+        start: a run to start from (`--from RUN`): of full precision, or of the same algorithm.
         devices: how many on each node.
         num_nodes: how many machines.
         strategy: Lightning Fabric's: auto or ddp.

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lehr import data
+from lehr.algorithms import FullPrecision
 from lehr.data import AnyDataset, Dataset, Splits, StreamedSplits, batches_of
 from lehr.dequantize import keep_float_sums_
 from lehr.models import Input, quantized_part
@@ -98,7 +99,8 @@ def build(recipe: Recipe, images: InputFormat, *, start: Path | None = None) -> 
     Args:
         recipe: the experiment
         images: the images the network is for
-        start: a full-precision run whose weights the network starts from
+        start: a run whose weights the network starts from: a full-precision one, or one of the same algorithm, which
+            then goes on
     """
     torch.manual_seed(recipe.seed)
     try:
@@ -114,21 +116,25 @@ def build(recipe: Recipe, images: InputFormat, *, start: Path | None = None) -> 
         raise RunError(f"{recipe.model.name} cannot be built for signals of {_size(images)}: {error}") from error
     if images.dtype != "uint8" and any(isinstance(module, Input) for module in model.modules()):
         raise RunError(f"{recipe.model.name} takes images, and these are signals of {_size(images)}: try signal-net")
-    if start is not None:
-        folder = RunFolder.open(start)
-        try:
-            model.load_state_dict(_saved_network(folder))
-        except RuntimeError as error:
-            raise RunError(
-                f"the network of {start} is not the full-precision network of this recipe: {_difference(error)}"
-            ) from error
+    goes_on = start is not None and not isinstance(read(RunFolder.open(start).recipe).algorithm, FullPrecision)
+    if start is not None and not goes_on:
+        _load_weights(model, start, "the full-precision network")
     rules = {"rules": recipe.precision_rules} if recipe.precision_rules else {}  # not every algorithm takes them
     recipe.algorithm.convert_(quantized_part(model), trained=start is not None, **rules)
+    if start is not None and goes_on:
+        _load_weights(model, start, "the network")
     if recipe.channels_last:
         for tensor in itertools.chain(model.parameters(), model.buffers()):
             if tensor.dim() == 4:  # Module.to(memory_format=...) would fail on tensors of 5 dimensions
                 tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     return model
+
+
+def _load_weights(model: nn.Module, start: Path, kind: str) -> None:
+    try:
+        model.load_state_dict(_saved_network(RunFolder.open(start)))
+    except RuntimeError as error:
+        raise RunError(f"the network of {start} is not {kind} of this recipe: {_difference(error)}") from error
 
 
 def load_network(path: Path) -> tuple[nn.Module, Recipe]:
