@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -95,6 +96,25 @@ def test_an_exported_network_has_the_card_of_its_run(packed: Path, run: Path):
     assert (card.name, card.data) == ("digits", "digits")
     assert card.accuracy == json.loads((run / "results.json").read_text())["test/accuracy"]
     assert "test images of digits alone, seed 0" in card.limits
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["digits-ana", "--out", "/home/me/secret"], "lehr train digits-ana"),
+        (["digits-ana", "--out=/home/me/secret", "--epochs=3"], "lehr train digits-ana --epochs 3"),
+        (["digits-ana", "--from", "/home/me/runs/fp"], "lehr train digits-ana --from fp"),
+        (["/home/me/own.yaml", "--data.root", "/home/me/data"], "lehr train own.yaml --data.root data"),
+    ],
+)
+def test_a_card_does_not_tell_where_the_folders_of_its_computer_are(
+    run: Path, tmp_path: Path, typed: list[str], told: str
+):
+    copy = shutil.copytree(run, tmp_path / "run")
+    info = json.loads((copy / "run.json").read_text())
+    (copy / "run.json").write_text(json.dumps({**info, "command": ["/usr/bin/lehr", "train", *typed]}))
+    assert cli.main(["export", str(copy), "--to", "packed", "--verify", "false"]) == 0
+    assert lehr.deploy.load(next(copy.glob("*.lehr"))).card.recipe == told
 
 
 def test_the_exported_c_builds_and_passes_its_own_test(run: Path):

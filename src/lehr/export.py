@@ -128,9 +128,18 @@ def _card(run: Path) -> Card:
     except RunError:
         info = {}
     command = info.get("command")
-    recipe = " ".join(["lehr", *map(str, command[1:])]) if isinstance(command, list) else ""
+    recipe = _without_folders(command) if isinstance(command, list) else ""
     limits = f"accuracy is that on the test images of {data} alone, seed {info.get('seed')}; nothing else was measured"
     return Card(run.resolve().name, data, recipe, results.get("test/accuracy"), "", limits)
+
+
+def _without_folders(command: list[str]) -> str:
+    """Return the command of a run for other people to read: nothing says where the folders of this computer are."""
+    words = [part for word in command[1:] for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    if "--out" in words:
+        at = words.index("--out")
+        del words[at : at + 2]
+    return " ".join(["lehr", *(Path(word).name if "/" in word else word for word in words)])
 
 
 def _test_images(splits: Splits | StreamedSplits) -> Tensor:
