@@ -55,7 +55,7 @@ def test_lehr_zoo_with_a_name_shows_its_card(capsys: pytest.CaptureFixture[str])
     rows = dict(re.split(r"\s{2,}", line) for line in capsys.readouterr().out.splitlines())
     assert rows["data"] == "cifar10"
     assert rows["recipe"].startswith("lehr train cifar10-quick")
-    assert rows["accuracy"] == "87.21% of the test examples"
+    assert rows["accuracy"] == "88.20% of the test examples"
     assert rows["bytes"] == f"{NETWORKS['cifar10-quick'].path.stat().st_size:,}"
     assert rows["licence"].startswith("Apache-2.0")
     assert "32x32" in rows["limits"]
