@@ -373,8 +373,8 @@ def test_a_start_that_does_not_fit_raises(full_precision: Path, finished: tuple[
     wide = dataclasses.replace(RECIPE, model=Model("mlp", hidden=(32, 64)))
     with pytest.raises(RunError, match=r"full-precision network of this recipe: size mismatch for layers\.1\.weight"):
         build(wide, images, start=full_precision)
-    with pytest.raises(RunError, match="is not the full-precision network of this recipe: Unexpected key"):
-        build(RECIPE, images, start=finished[0].path)
+    with pytest.raises(RunError, match="is not the network of this recipe: Unexpected key"):
+        build(dataclasses.replace(RECIPE, algorithm=FullPrecision()), images, start=finished[0].path)
     with pytest.raises(RunError, match="is not a run"):
         build(RECIPE, images, start=full_precision.parent)
 
