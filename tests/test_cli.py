@@ -322,6 +322,9 @@ def test_from_goes_on_with_a_quantized_run(tmp_path: Path, capsys: pytest.Captur
         assert torch.allclose(first[name], second[name], atol=1e-6), name
     assert main(["train", "digits-fp", *short, "--from", "first", "--out", "third"]) == 1
     assert "first is not the network of this recipe" in capsys.readouterr().err
+    other = ["--algorithm.weights", "sign", "--from", "first", "--out", "fourth"]
+    assert main(["train", "digits-ana", *short, *other]) == 1
+    assert "has the levels" in capsys.readouterr().err
 
 
 def test_a_loss_that_is_no_number_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

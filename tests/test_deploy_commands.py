@@ -104,6 +104,7 @@ def test_an_exported_network_has_the_card_of_its_run(packed: Path, run: Path):
         (["digits-ana", "--out", "/home/me/secret"], "lehr train digits-ana"),
         (["digits-ana", "--out=/home/me/secret", "--epochs=3"], "lehr train digits-ana --epochs 3"),
         (["digits-ana", "--from", "/home/me/runs/fp"], "lehr train digits-ana --from fp"),
+        (["har", "--precision_rules", "{ends: 8bit}"], "lehr train har --precision_rules '{ends: 8bit}'"),
         (["/home/me/own.yaml", "--data.root", "/home/me/data"], "lehr train own.yaml --data.root data"),
     ],
 )

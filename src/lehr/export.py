@@ -7,6 +7,7 @@ A packed network needs the extra `deploy` alone; what trains, and reads data set
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -139,7 +140,7 @@ def _without_folders(command: list[str]) -> str:
     if "--out" in words:
         at = words.index("--out")
         del words[at : at + 2]
-    return " ".join(["lehr", *(Path(word).name if "/" in word else word for word in words)])
+    return shlex.join(["lehr", *(Path(word).name if "/" in word else word for word in words)])
 
 
 def _test_images(splits: Splits | StreamedSplits) -> Tensor:

@@ -102,6 +102,10 @@ def build(recipe: Recipe, images: InputFormat, *, start: Path | None = None) -> 
         start: a run whose weights the network starts from: a full-precision one, or one of the same algorithm, which
             then goes on
     """
+    theirs, from_float = None, False
+    if start is not None:
+        theirs, its_recipe = load_network(start)  # before the seed is set: it draws numbers too
+        from_float = isinstance(its_recipe.algorithm, FullPrecision)
     torch.manual_seed(recipe.seed)
     try:
         model = recipe.model.build(images.shape, len(images.classes), images.mean, images.std)
@@ -116,13 +120,12 @@ def build(recipe: Recipe, images: InputFormat, *, start: Path | None = None) -> 
         raise RunError(f"{recipe.model.name} cannot be built for signals of {_size(images)}: {error}") from error
     if images.dtype != "uint8" and any(isinstance(module, Input) for module in model.modules()):
         raise RunError(f"{recipe.model.name} takes images, and these are signals of {_size(images)}: try signal-net")
-    goes_on = start is not None and not isinstance(read(RunFolder.open(start).recipe).algorithm, FullPrecision)
-    if start is not None and not goes_on:
-        _load_weights(model, start, "the full-precision network")
+    if theirs is not None and from_float:
+        _load_weights(model, theirs, f"the network of {start} is not the full-precision network of this recipe")
     rules = {"rules": recipe.precision_rules} if recipe.precision_rules else {}  # not every algorithm takes them
     recipe.algorithm.convert_(quantized_part(model), trained=start is not None, **rules)
-    if start is not None and goes_on:
-        _load_weights(model, start, "the network")
+    if theirs is not None and not from_float:
+        _load_weights(model, theirs, f"the network of {start} is not the network of this recipe")
     if recipe.channels_last:
         for tensor in itertools.chain(model.parameters(), model.buffers()):
             if tensor.dim() == 4:  # Module.to(memory_format=...) would fail on tensors of 5 dimensions
@@ -130,11 +133,12 @@ def build(recipe: Recipe, images: InputFormat, *, start: Path | None = None) -> 
     return model
 
 
-def _load_weights(model: nn.Module, start: Path, kind: str) -> None:
+def _load_weights(model: nn.Module, theirs: nn.Module, problem: str) -> None:
+    """Copy weights, scales and buffers; raise RunError if the layers differ, or the levels of their quantizers."""
     try:
-        model.load_state_dict(_saved_network(RunFolder.open(start)))
+        model.load_state_dict(theirs.state_dict())
     except RuntimeError as error:
-        raise RunError(f"the network of {start} is not {kind} of this recipe: {_difference(error)}") from error
+        raise RunError(f"{problem}: {_difference(error)}") from error
 
 
 def load_network(path: Path) -> tuple[nn.Module, Recipe]:
